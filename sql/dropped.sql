@@ -59,12 +59,13 @@ BEGIN
         BEGIN
             EXECUTE 'DROP FUNCTION ' || function;
         EXCEPTION WHEN dependent_objects_still_exist THEN
+            -- Of an extension's function the message says what depends on it; there is no detail.
             GET STACKED DIAGNOSTICS stated = MESSAGE_TEXT, dependents = PG_EXCEPTION_DETAIL;
             RAISE dependent_objects_still_exist USING
                 MESSAGE = pg_catalog.format('%s returns more columns now, and cannot be made anew: %s', function,
                     coalesce(nullif(pg_catalog.split_part(dependents, E'\n', 1), ''), stated)),
                 DETAIL = dependents,
-                HINT = 'Drop what depends on it, install again, and make it anew.';
+                HINT = 'Drop what depends on it, or take it out of the extension, and try again.';
         END;
     END LOOP;
 END

@@ -1,6 +1,8 @@
-"""Jobs: moved from state to state by who holds them, given back.  The caller owns the transaction.
+"""Jobs: what they ask, moved from state to state by whoever holds them, and let go.
 
-How workers come to hold them is in `leases.py`.  Channel `tensile_job_changes` gets a job's id at changes of
+The caller owns the transaction.  How workers come to hold jobs is in `leases.py`.
+
+Channel `tensile_job_changes` gets a job's id at changes of
 state only, for NOTIFY takes a lock that all commits share.
 """
 
@@ -155,8 +157,11 @@ def unfinished(conn: Connection, among: Sequence[int]) -> set[int]:
     return set(conn.execute(query).scalars())
 
 
-def let_go(conn: Connection, condition: Any) -> None:
-    """Let jobs that nobody works at become what their owners ask for (trigger settle_unheld)."""
+def let_go(conn: Connection, condition: ColumnElement[bool]) -> None:
+    """Let jobs that nobody works at become what their owners ask for (trigger settle_unheld).
+
+    condition: on tensile.jobs, true of such jobs only.  Rows that others have locked are left out.
+    """
     jobs = schema.jobs.c
     chosen = select(jobs.id).where(condition).with_for_update(skip_locked=True, key_share=True).cte("chosen")
     query = (

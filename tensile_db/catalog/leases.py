@@ -1,4 +1,4 @@
-"""Jobs held by workers: claimed, kept alive, and what their owners ask meanwhile.
+"""Jobs held by workers: claimed, kept alive, and what is asked of them meanwhile.
 
 A job may be claimed when it is queued, or when the lease of whoever holds it has run out: the lease is the
 heartbeat's age, never a lock.  SKIP LOCKED lets workers claim at the same time without waiting for one

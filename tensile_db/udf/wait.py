@@ -101,7 +101,7 @@ def describe(status: dict[str, Any]) -> str:
     if status["state"] == "paused":
         resumes = f"tensile_resume({status['id']}) lets it go on"
         if status["pause_reason"]:
-            # Of its quota; before, that would be refused.
+            # Only quotas give one, and tensile_resume is refused until the limit is raised.
             parts.append(status["pause_reason"])
             resumes += " once a member of tensile_admin allows more"
         parts.append(resumes)

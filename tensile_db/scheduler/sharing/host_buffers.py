@@ -5,19 +5,20 @@ Source: ours; worker/execution/swapper.py for when the host's copy of a tensor i
 
 from collections import Counter
 from collections.abc import Collection
+from typing import assert_never
 
 from tensile_db.graph import StepGraph, TensorId
-from tensile_db.scheduler.program import Compute, CopyOut, Free, Program
+from tensile_db.scheduler.program import Await, Compute, CopyIn, CopyOut, Free, Program
 
 
 def host_buffers(graph: StepGraph, program: Program, *, had: Collection[TensorId]) -> list[int]:
-    """Return the sizes of the buffers that are in use at once at most, by size, in bytes, ascending.
+    """Return sizes of buffers, in bytes, ascending: of each size as many as are in use at once at most.
 
     had: the persistent tensors of which the host has a copy when the iteration begins, and so a buffer.
     A persistent tensor keeps its buffer, also when what is in it is outdated.
     """
     persistent = set(had)
-    #: Tensors whose copy on the host is what they are; not persistent.
+    # Others of which the host has a copy that is up to date.
     valid: set[TensorId] = set()
     used, most = Counter[int](), Counter[int]()
 
@@ -44,6 +45,8 @@ def host_buffers(graph: StepGraph, program: Program, *, had: Collection[TensorId
                     # What a second run makes anew is what the host has; what an op changes, it reads.
                     if not again or tensor in graph.ops[op].reads:
                         give(tensor)
-            case _:
+            case CopyIn() | Await() | Free():
                 pass
+            case _:
+                assert_never(instruction)
     return sorted(most.elements())

@@ -203,6 +203,7 @@ class RecordedIteration:
         self._held.reserve(min(room_nbytes, self._should_hold.nbytes))
 
     def _reserve_host(self, stands: Sequence[Block]) -> None:
+        """Take the host's buffers; stands: by tensor id.  Raises HostOutOfMemory."""
         tensors = self._step.graph.tensors
         had = [tensor.id for tensor in tensors if tensor.persistent and stands[tensor.id].host is not None]
         self._swapper.reserve_host(host_buffers(self._step.graph, self._program, had=had))

@@ -125,7 +125,7 @@ class RecordingSwapper(Swapper):
     def reserve_host(self, sizes: Sequence[int]) -> None:
         """Take buffers of these sizes for what is swapped out: while a passage is taken down none is made.
 
-        Memory is pinned by a call that a capture refuses, or that has it belong to the capture.
+        A capture may refuse the call that pins memory, or PyTorch count the memory as the capture's.
         Raises HostOutOfMemory.
         """
         self._host.reserve(sizes)

@@ -301,7 +301,7 @@ def test_a_view_of_the_columns_that_a_function_had_is_not_dropped(site, schema):
         f"{schema}.tensile_models() returns more columns now, and cannot be made anew:"
         f" view public.mine depends on function {schema}.tensile_models()"
     )
-    assert told.message_hint == "Drop what depends on it, install again, and make it anew."
+    assert told.message_hint == "Drop what depends on it, or take it out of the extension, and try again."
     assert site.execute(SNAPSHOT) == before
     site.execute("DROP VIEW mine")
     install(site.admin)

@@ -1,4 +1,4 @@
-"""Models that a user's sessions ask for rows, and the worker that has trained them."""
+"""Models that a user's sessions ask for rows, and the worker that serves them."""
 
 from tests.jobs.picture_jobs import NETWORK
 
@@ -6,7 +6,7 @@ RESNET = NETWORK | {"model": "pictures"}
 
 
 def restarted(client, start, **settings):
-    """Start another worker in the place of the one that trained the models."""
+    """Start another worker in the place of the client's."""
     client.database.let_go(client.worker)
     worker = start(**settings)
     client.database.wait_for_worker()

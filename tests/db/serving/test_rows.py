@@ -49,7 +49,7 @@ def installed_template(cluster, tmp_path_factory):
 
 @pytest.fixture
 def client(database, start_worker):
-    """With the models, and a worker."""
+    """A user of the models, with a worker that is ready."""
     client = Client(database)
     client.worker = start_worker()
     database.wait_for_worker()

@@ -2,8 +2,8 @@
 
 The package nvidia-ml-py is optional; without it nothing is known, and nothing needs it.
 
-Source: NVML API reference, nvmlDeviceGetUtilizationRates, nvmlDeviceGetComputeRunningProcesses and
-its likes for MPS and graphics, nvmlProcessInfo_t.
+Source: NVML API reference, nvmlDeviceGetUtilizationRates, nvmlDeviceGetComputeRunningProcesses,
+nvmlDeviceGetMPSComputeRunningProcesses, nvmlDeviceGetGraphicsRunningProcesses, nvmlProcessInfo_t.
 """
 
 import os
@@ -47,8 +47,9 @@ class Nvml:
     def others_nbytes(self) -> int | None:
         """Return what other processes hold of the GPU's memory; None where that cannot be told.
 
-        It cannot where the driver knows this process by another number or not at all, as in some containers:
-        then nothing tells its own memory from others'.  Nor where it does not give what each one holds.
+        It cannot without NVML, nor where the driver knows this process by another number or not at all, as in
+        some containers: then nothing tells its own memory from others'.  Nor where the driver does not say
+        what each process holds.
         """
         try:
             held = {each.pid: each.usedGpuMemory for each in self._processes()}
@@ -58,7 +59,7 @@ class Nvml:
             return None
 
     def _processes(self) -> list[Any]:
-        """Return those that compute, alone or under MPS, and those that draw; one may be among both."""
+        """Return those that compute, alone or under MPS, and those that draw; one may be among several."""
         found = list(self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle))
         for more in ("nvmlDeviceGetMPSComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses"):
             # Some GPUs draw nothing, some drivers know no MPS.

@@ -173,7 +173,7 @@ class CudaRuntime:
         return self._nvml.utilization()
 
     def others_nbytes(self) -> int | None:
-        """Return NVML's figure; None where nvidia-ml-py is not installed."""
+        """Return NVML's figure; None where it has none."""
         return self._nvml.others_nbytes()
 
     def trim(self) -> None:

@@ -12,12 +12,12 @@ ACTIVATION, STATE = (GRAPH.tensors[tensor].nbytes for tensor in (s.H, s.M1_T))
 
 
 def there(tensor):
-    """To the host."""
+    """Return what takes a tensor to the host."""
     return [CopyOut(tensor=tensor), Await(tensor=tensor)]
 
 
 def and_back(tensor):
-    """To the host and back; its copy stays."""
+    """Return what takes a tensor there and back; its copy stays."""
     return [*there(tensor), CopyIn(tensor=tensor), Await(tensor=tensor)]
 
 

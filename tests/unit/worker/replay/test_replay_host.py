@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def foreseen(monkeypatch):
-    """What is taken ahead, of each recording; nothing is, so that all is taken when it is needed."""
+    """What recordings would take ahead; here they take nothing then, and each buffer when it is needed."""
     sizes = []
     monkeypatch.setattr(RecordingSwapper, "reserve_host", lambda self, asked: sizes.append(asked))
     return sizes
