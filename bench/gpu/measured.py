@@ -86,8 +86,3 @@ def verdict_of(entry: Entry, eager: Entry) -> str:
         return ""
     met = entry["time_ns"] <= goal * eager_time_ns(eager)
     return f"{goal}: {'met' if met else 'missed'}"
-
-
-def short(value: object) -> object:
-    """Return a value as a table has it."""
-    return "" if value is None else f"{value:.3f}" if isinstance(value, float) else value

@@ -19,11 +19,20 @@ from bench.gpu.measured import (
     entries_of,
     ratios_of,
     read,
-    short,
     verdict_of,
     way_of,
 )
 from bench.results import RESULTS, table
+
+#: Of replayed iterations: what is told of each, by name in the results and in the table.
+_REPLAYED = {
+    "replayed": "replayed",
+    "equal": "equal",
+    "held_nbytes": "held",
+    "passages": "passages",
+    "joined": "joined",
+    "reason": "why not",
+}
 
 
 def main() -> None:
@@ -93,17 +102,6 @@ def _correctness(folder: Path) -> Iterator[str]:
         )
 
 
-#: Of replayed iterations: what is told of each, by name in the results and in the table.
-_REPLAYED = {
-    "replayed": "replayed",
-    "equal": "equal",
-    "held_nbytes": "held",
-    "passages": "passages",
-    "joined": "joined",
-    "reason": "why not",
-}
-
-
 def _replay(folder: Path) -> Iterator[str]:
     rows: list[list[object]] = []
     eager_ns = 0
@@ -135,11 +133,11 @@ def _product(folder: Path) -> Iterator[str]:
                 [
                     entry["way"],
                     entry["network"],
-                    short(entry["memory_limit_nbytes"]),
+                    _short(entry["memory_limit_nbytes"]),
                     f"{entry['over_eager_peak']:.3f}",
                     f"{entry['iteration_ns'] / 1e6:.2f}",
                     f"{entry['iteration_ns'] / eager_ns:.3f}" if eager_ns else "",
-                    *(short(entry.get(key)) for key in keys),
+                    *(_short(entry.get(key)) for key in keys),
                 ]
             )
     if rows:
@@ -192,7 +190,7 @@ def _jobs(folder: Path) -> Iterator[str]:
             "failed",
         ]
         yield "## Jobs at once\n\n" + table(
-            keys, [[short(each.get(key)) for key in keys] for each in entries]
+            keys, [[_short(each.get(key)) for key in keys] for each in entries]
         )
 
 
@@ -235,7 +233,7 @@ def _capacity(folder: Path) -> Iterator[str]:
             if (entry["network"], entry["cap_gib"]) == (network, cap_gib) and "times" in entry
         }
         most = max((times for times, trained in tried.items() if trained), default=0) if tried else None
-        rows.append([network, cap_gib, eager["eager_batch"], short(most)])
+        rows.append([network, cap_gib, eager["eager_batch"], _short(most)])
     if rows:
         head = ["network", "GiB", "eager's largest batch", "trained by a plan, times as large"]
         yield "## Capacity\n\n" + table(head, rows)
@@ -249,6 +247,11 @@ def _broken(folder: Path) -> Iterator[str]:
             yield f"FAILED in {path.stem}: {failure['name']}: {failure['error']}"
         if isinstance(document, dict) and document.get("not_reached"):
             yield f"Not reached in {path.stem}: {', '.join(document['not_reached'])}"
+
+
+def _short(value: object) -> object:
+    """Return a value as a table has it."""
+    return "" if value is None else f"{value:.3f}" if isinstance(value, float) else value
 
 
 if __name__ == "__main__":

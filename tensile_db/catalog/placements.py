@@ -102,7 +102,7 @@ def waiting(
             or_(and_(or_(rows.state == "queued", expired), could_come), rows.state == "waiting"),
             ~rows.cancel_requested,
             ~rows.pause_requested,
-            rows.id != all_(literal(sorted(without), ARRAY(BigInteger))),
+            rows.id != all_(jobs.ids_of(without)),
         )
         .order_by(rows.priority.desc(), rows.id)
         .limit(_MOST_NEEDS)
@@ -116,7 +116,7 @@ def still_claimable(conn: Connection, among: Collection[int], *, lease_s: float)
         return frozenset()
     rows = schema.jobs.c
     query = select(rows.id).where(
-        rows.id == any_(literal(sorted(among), ARRAY(BigInteger))),
+        rows.id == any_(jobs.ids_of(among)),
         or_(rows.state == "queued", leases.has_expired(lease_s)),
     )
     return frozenset(conn.execute(query).scalars())
