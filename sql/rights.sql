@@ -57,7 +57,8 @@ GRANT INSERT (model_id, requested_by, client_pid, client_started_at, form, wants
 GRANT UPDATE (cancel_requested, pause_requested, priority) ON tensile.jobs TO tensile_user;
 GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA tensile TO tensile_worker;
 REVOKE INSERT, UPDATE, DELETE
-    ON tensile.settings, tensile.migrations, tensile.quotas, tensile.pretrained_weights, tensile.pretrained_tensors
+    ON tensile.settings, tensile.homes, tensile.migrations, tensile.quotas, tensile.pretrained_weights,
+    tensile.pretrained_tensors
     FROM tensile_worker;
 GRANT INSERT, UPDATE, DELETE ON tensile.quotas TO tensile_admin;
 GRANT INSERT (name, architecture, height, width, mean, scale, nbytes), DELETE
@@ -120,6 +121,7 @@ DECLARE
         ['latency_models', 'SELECT', 'true'],
         ['op_workspaces', 'SELECT', 'true'],
         ['architectures', 'SELECT', 'true'],
+        ['homes', 'SELECT', 'true'],
         -- How the server reaches itself may hold a password.
         ['settings', 'SELECT', 'name <> ''loopback''']
     ];
@@ -172,9 +174,10 @@ BEGIN
             'answer_with_error', 'as_caller', 'can_be_reached', 'link_ask', 'link_close', 'link_names', 'link_open',
             'lock_quota', 'over_connection', 'over_loopback', 'over_serving_connection', 'quote_conninfo', 'signer',
             'unsign');
-        EXECUTE pg_catalog.format('GRANT EXECUTE ON ROUTINE %s TO %I', function.identity,
-            CASE WHEN function.name IN ('cancel_abandoned', 'delete_abandoned_requests', 'pause_over_quota')
-            THEN 'tensile_worker' ELSE 'tensile_user' END);
+        EXECUTE pg_catalog.format('GRANT EXECUTE ON ROUTINE %s TO %s', function.identity,
+            CASE WHEN function.name IN ('cancel_abandoned', 'delete_abandoned_requests', 'pause_over_quota', 'refresh_names')
+            THEN 'tensile_worker' WHEN function.name IN ('is_home', 'this_home') THEN 'tensile_user, tensile_worker'
+            ELSE 'tensile_user' END);
     END LOOP;
 END
 $$;

@@ -25,6 +25,7 @@ standard library only.
     +-- QuotaExceeded                53400
     +-- WorkerUnavailable            55000  no worker is alive
     +-- WrongState                   55000  a job is not in a state for what is asked of it
+    +-- NotSettled                   55000  the catalog was restored, and has the numbers of another database
     +-- CatalogInUse                 55006  others use the tables that an install would change
     +-- Unsupported                  0A000  not for jobs of this kind
     +-- JobCancelled                 57014
@@ -271,6 +272,18 @@ class WrongState(TensileError):
     """A job is not in a state in which it can do what is asked of it."""
 
     sqlstate = "55000"
+
+
+class NotSettled(TensileError):
+    """The catalog came by a restore: its roles and tables have the numbers that they had elsewhere."""
+
+    sqlstate = "55000"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "tensile_db was restored here from another database, where roles and tables had other numbers",
+            hint="A superuser has to call it first: SELECT * FROM tensile_after_restore().",
+        )
 
 
 class CatalogInUse(TensileError):

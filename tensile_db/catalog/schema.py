@@ -5,6 +5,7 @@ Only `migrations/` changes tables in a database; a test holds that both agree.
 
 from tensile_db.catalog.tables.base import SCHEMA, metadata
 from tensile_db.catalog.tables.graphs import graph_ops, graph_tensors, graphs, latency_logs
+from tensile_db.catalog.tables.homes import homes
 from tensile_db.catalog.tables.jobs import KINDS, PHASES, STATES, job_events, jobs, predictions
 from tensile_db.catalog.tables.latency_models import latency_models, latency_samples
 from tensile_db.catalog.tables.models import checkpoint_tensors, checkpoints, model_weights, models
@@ -36,6 +37,7 @@ __all__ = [
     "graph_ops",
     "graph_tensors",
     "graphs",
+    "homes",
     "job_events",
     "jobs",
     "latency_logs",

@@ -9,7 +9,7 @@ import typer
 
 from tensile_db.commands.console import out, step
 from tensile_db.commands.files import parse_folder, writing
-from tensile_db.errors import InvalidRequest, NotInstalled
+from tensile_db.errors import InvalidRequest, NotInstalled, NotSettled
 
 #: Variables of the environment with the passwords.
 _WORKERS_VARIABLE = "TENSILE_WORKER_PASSWORD"
@@ -110,6 +110,11 @@ def install_everything(dsn: str, *, loopback: str | None = None, if_changed: boo
         from tensile_db.catalog.install import install as install_into
 
         install_into(dsn, architectures=architectures, loopback=loopback, if_changed=if_changed)
+    from tensile_db.catalog.homes import is_home
+
+    if not is_home(dsn):
+        unsettled = NotSettled()
+        out.print(f"[yellow]{unsettled.message}[/yellow]\n{unsettled.hint}", soft_wrap=True)
 
 
 def _known_architectures() -> list[tuple[str, str, str]]:

@@ -6,7 +6,7 @@ Runs inside PostgreSQL, as the caller; finds fault with nothing that the caller 
 import sys
 from typing import Any
 
-from tensile_db.errors import format_nbytes
+from tensile_db.errors import NotSettled, format_nbytes
 from tensile_db.udf.powers import powers_of_workers
 from tensile_db.udf.session import Session
 
@@ -20,7 +20,7 @@ def doctor(session: Session, arguments: dict[str, Any]) -> list[dict[str, Any]]:
         " pg_catalog.pg_has_role('tensile_worker', current_user, 'MEMBER') AND NOT (SELECT r.rolsuper FROM"
         " pg_catalog.pg_roles r WHERE r.rolname = current_user) AS can_be_read_as,"
         " (SELECT value FROM tensile.settings WHERE name = 'version') AS version,"
-        " (SELECT version_num FROM tensile.migrations) AS migration,"
+        " (SELECT version_num FROM tensile.migrations) AS migration, tensile.is_home() AS is_home,"
         " (SELECT count(*) FROM tensile.architectures) AS architectures"
     )
     assert facts is not None
@@ -31,7 +31,7 @@ def doctor(session: Session, arguments: dict[str, Any]) -> list[dict[str, Any]]:
             is_compiled=facts["is_compiled"],
         ),
         _encoding(facts["encoding"]),
-        _catalog(facts["version"], facts["migration"]),
+        _catalog(facts["version"], facts["migration"], is_home=facts["is_home"]),
         _architectures(facts["architectures"]),
         _loopback(session),
         *_namesakes(session),
@@ -65,15 +65,18 @@ def _server(found: str, *, is_standby: bool, is_compiled: bool) -> dict[str, Any
     return _row("server", "ok", found)
 
 
-def _catalog(version: str | None, migration: str | None) -> dict[str, Any]:
-    if migration is not None:
-        return _row("catalog", "ok", f"tensile_db {version}, migration {migration}")
-    return _row(
-        "catalog",
-        "problem",
-        "tensile.migrations is empty",
-        "It was restored without its data: see `tensile-db install`, which says what to do.",
-    )
+def _catalog(version: str | None, migration: str | None, *, is_home: bool) -> dict[str, Any]:
+    if migration is None:
+        return _row(
+            "catalog",
+            "problem",
+            "tensile.migrations is empty",
+            "It was restored without its data: see `tensile-db install`, which says what to do.",
+        )
+    if not is_home:
+        error = NotSettled()
+        return _row("catalog", "problem", error.message, error.hint)
+    return _row("catalog", "ok", f"tensile_db {version}, migration {migration}")
 
 
 def _encoding(encoding: str) -> dict[str, Any]:

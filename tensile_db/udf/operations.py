@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tensile_db.errors import Forbidden, InvalidRequest, WorkerUnavailable, format_value
+from tensile_db.errors import Forbidden, InvalidRequest, NotSettled, WorkerUnavailable, format_value
 from tensile_db.udf import wait
 from tensile_db.udf.control import Arguments, cancel, job_of, pause, resume, set_priority
 from tensile_db.udf.deleting import delete_jobs
@@ -189,14 +189,14 @@ def _check_workers(session: Session, *, needed: bool) -> None:
     """Refuse a job that no worker could run as its submitter.
 
     needed: one must be alive now.
-    Raises WorkerUnavailable, Forbidden.
+    Raises NotSettled, WorkerUnavailable, Forbidden.
     """
     row = session.row(
         "SELECT pg_catalog.count(*) AS alive, coalesce(pg_catalog.bool_or("
         " pg_catalog.pg_has_role(r.oid, m.oid, 'MEMBER') AND (r.rolsuper OR NOT m.rolsuper)), false)"
         " AS can_become,"
         " current_user::text AS me, pg_catalog.quote_literal(current_user) AS quoted,"
-        " coalesce(pg_catalog.bool_or(m.rolsuper), false) AS is_superuser"
+        " coalesce(pg_catalog.bool_or(m.rolsuper), false) AS is_superuser, tensile.is_home() AS is_home"
         " FROM tensile.workers w JOIN pg_catalog.pg_roles r ON r.rolname = w.login"
         " JOIN pg_catalog.pg_roles m ON m.rolname = current_user"
         " WHERE w.state IN ('starting', 'ready')"
@@ -204,6 +204,8 @@ def _check_workers(session: Session, *, needed: bool) -> None:
         lease=("float8", wait.LEASE_S),
     )
     assert row is not None
+    if not row["is_home"]:
+        raise NotSettled
     if not row["alive"]:
         if needed:
             raise WorkerUnavailable(

@@ -61,6 +61,7 @@ from tensile_db.worker.planning.asking import ask_explanation
 from tensile_db.worker.planning.improving_process import ImprovementAnswer, PlanInForce
 from tensile_db.worker.planning.planner import Improver, Planner
 from tensile_db.worker.planning.planning_process import Answer, Planned, Question, planning_error
+from tensile_db.worker.renamed import RenamedRoles
 from tensile_db.worker.state import WorkerState
 from tensile_db.worker.turnstile import Turnstile
 
@@ -90,6 +91,7 @@ class Controller:
         self._improver = improver
         self._turnstile = turnstile
         self._run_job = run_job
+        self._renamed = RenamedRoles(engine)
         self._claims = Claims(engine=engine, worker=worker, device=device, lease_s=lease_s)
         self._state = WorkerState(
             memory_nbytes=device.memory_nbytes, max_jobs=max_jobs, alone=turnstile.policy.alone
@@ -139,6 +141,7 @@ class Controller:
                 self._hold_again()
                 for asked in look_for_requests(self._engine, self._worker):
                     self.post(asked)
+                self._renamed.look()
                 line = [self._held[job.id].row for job in self._state.in_line()]
                 for moved in self._claims.find_better_off(line):
                     self.post(StopAsked(job=JobId(moved), reason=StopReason.MOVED))

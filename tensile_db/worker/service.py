@@ -23,7 +23,7 @@ from tensile_db.catalog.engine import OWN_SESSION, make_engine
 from tensile_db.catalog.install import newest_migration, package_version
 from tensile_db.catalog.refusing import POOLED, UNAUTHENTICATED, find_refusal
 from tensile_db.catalog.workers import Terms
-from tensile_db.errors import Forbidden, InvalidRequest, NotInstalled
+from tensile_db.errors import Forbidden, InvalidRequest, NotInstalled, NotSettled
 from tensile_db.worker.config import WorkerConfig
 from tensile_db.worker.controller import Controller
 from tensile_db.worker.devices.device import Device
@@ -89,7 +89,8 @@ class Worker:
     def run(self) -> None:
         """Run until stopped.
 
-        Raises NotInstalled, Forbidden, NoSuchDevice, UnknownName and InvalidRequest before anything runs.
+        Raises NotInstalled, NotSettled, Forbidden, NoSuchDevice, UnknownName and InvalidRequest before
+        anything runs.
         """
         config = self._config
         cache_dir = open_cache(config)
@@ -310,3 +311,5 @@ def _require_catalog(conn: Connection) -> None:
             " needed",
             hint="Upgrade it first: tensile-db install DSN.",
         )
+    if not conn.exec_driver_sql("SELECT tensile.is_home()").scalar_one():
+        raise NotSettled

@@ -7,25 +7,9 @@ from tests.jobs.inserted_rows import add_model
 
 NAME = "Bo's"
 
-#: As docs/sql/administration.md has them.
-BEFORE_A_DUMP = """
-UPDATE tensile.models m SET owner = r.rolname FROM pg_roles r WHERE r.oid = m.owned_by;
-UPDATE tensile.jobs j SET owner = r.rolname FROM pg_roles r WHERE r.oid = j.submitted_by;
-UPDATE tensile.quotas q SET role = r.rolname FROM pg_roles r WHERE r.oid = q.role_oid;
-"""
-IN_ANOTHER_CLUSTER = """
-DELETE FROM tensile.jobs WHERE finished_at IS NULL;
-CREATE TEMPORARY TABLE pinned AS
-    SELECT id FROM tensile.models WHERE pinned AND to_regrole(quote_ident(owner)) IS NOT NULL;
-UPDATE tensile.models SET pinned = false WHERE pinned;
-UPDATE tensile.models SET owned_by = coalesce(to_regrole(quote_ident(owner)), current_user::regrole);
-UPDATE tensile.models SET pinned = true WHERE id IN (SELECT id FROM pinned);
-UPDATE tensile.jobs SET submitted_by = coalesce(to_regrole(quote_ident(owner)), current_user::regrole);
-CREATE TEMPORARY TABLE renumbered AS SELECT * FROM tensile.quotas;
-UPDATE renumbered SET role_oid = to_regrole(quote_ident(role)) WHERE role_oid <> 0;
-DELETE FROM tensile.quotas;
-INSERT INTO tensile.quotas SELECT * FROM renumbered WHERE role_oid IS NOT NULL;
-"""
+#: Lets what is there look as if it came from another cluster.
+ELSEWHERE = "UPDATE tensile.homes SET system_identifier = 1, jobs_oid = 1"
+#: As docs/sql/administration.md has it.
 TO_ANOTHER_ROLE = """
 UPDATE tensile.models m SET owned_by = r.oid, owner = r.rolname FROM pg_roles r
 WHERE r.rolname = 'alice' AND m.owned_by = '"Bo''s"'::regrole;
@@ -111,77 +95,15 @@ def test_of_a_role_that_is_gone_the_name_that_it_had_is_shown(site):
 
 def test_in_another_cluster_renamed_owners_get_back_what_is_theirs(site, renamed):
     site.execute("UPDATE tensile.jobs SET state = 'failed', finished_at = now() WHERE kind = 'train'")
-    site.execute(BEFORE_A_DUMP)
+    site.execute("SELECT tensile.refresh_names()")
     # There these numbers are nobody's, or others'.
     site.execute("UPDATE tensile.models SET owned_by = 4294967294")
     site.execute("UPDATE tensile.jobs SET submitted_by = (SELECT oid FROM pg_roles WHERE rolname = 'alice')")
-    site.execute(IN_ANOTHER_CLUSTER)
+    site.execute(ELSEWHERE)
+    site.execute("SELECT * FROM tensile_after_restore()")
     assert site.value("SELECT count(*) FROM tensile_models()", role=NAME) == 1
     assert site.value("SELECT kind FROM tensile.jobs", role=NAME) == "train"
     assert site.value("SELECT count(*) FROM tensile.jobs", role="alice") == 0
-
-
-def test_in_another_cluster_versions_stay_pinned_but_for_those_of_roles_that_are_not_there(site, renamed):
-    site.execute("SELECT tensile_pin_model('digits', 1)", role=NAME)
-    for version, gone in enumerate(("one", "other"), 2):
-        model = add_model(site, version=version)
-        site.execute(
-            "UPDATE tensile.models SET owner = %s, owned_by = 4294967290 + %s, pinned = true WHERE id = %s",
-            gone,
-            version,
-            model,
-        )
-    # There a role has the number that another had.
-    add_model(site, version=4)
-    site.execute("SELECT tensile_pin_model('digits', 4)", role="alice")
-    site.execute(BEFORE_A_DUMP)
-    site.execute("UPDATE tensile.models SET owned_by = 4294967280 WHERE owner = 'alice'")
-    site.execute(
-        "UPDATE tensile.models SET owned_by = (SELECT oid FROM pg_roles WHERE rolname = 'alice')"
-        " WHERE owner = %s",
-        NAME,
-    )
-    site.execute(IN_ANOTHER_CLUSTER)
-    found = site.execute("SELECT owner, version, pinned FROM tensile.models ORDER BY version")
-    assert [tuple(row.values()) for row in found] == [
-        (NAME, 1, True),
-        ("one", 2, False),
-        ("other", 3, False),
-        ("alice", 4, True),
-    ]
-    assert site.value("SELECT version FROM tensile_models()", role=NAME) == 1
-
-
-def test_in_another_cluster_quotas_hold_for_the_roles_of_their_names(site, renamed):
-    limits = {"max_concurrent_jobs": 3, "max_device_seconds": 2.5, "max_serving_requests": 1}
-    site.execute("SELECT tensile_set_quota(NULL, max_concurrent_jobs => 9)")
-    for role in (NAME, "alice"):
-        site.execute(
-            "SELECT tensile_set_quota(%s, 3, max_device_seconds => 2.5, max_serving_requests => 1)", role
-        )
-    site.execute(BEFORE_A_DUMP)
-    # There the two have each other's numbers, and there is one of a role that is not.
-    with site.connect("postgres") as connection:
-        connection.execute(
-            "UPDATE tensile.quotas SET role_oid = (role_oid::bigint + 4000000000)::oid WHERE role_oid <> 0"
-        )
-        for role, other in ((NAME, "alice"), ("alice", NAME)):
-            connection.execute(
-                "UPDATE tensile.quotas SET role_oid = (SELECT oid FROM pg_roles WHERE rolname = %s)"
-                " WHERE role = %s",
-                [other, role],
-            )
-        connection.execute("INSERT INTO tensile.quotas (role_oid, role) VALUES (4294967294, 'gone')")
-    before = site.execute("SELECT to_jsonb(q) - 'role_oid' AS q FROM tensile.quotas q WHERE role <> 'gone'")
-    site.execute(IN_ANOTHER_CLUSTER)
-    after = site.execute(
-        "SELECT q.role, r.rolname, to_jsonb(q) - 'role_oid' AS q FROM tensile.quotas q"
-        " LEFT JOIN pg_roles r ON r.oid = q.role_oid WHERE q.role_oid <> 0"
-    )
-    assert {row["role"]: row["rolname"] for row in after} == {NAME: NAME, "alice": "alice"}
-    assert all(limits.items() <= row["q"].items() for row in after)
-    assert sorted(map(str, before)) == sorted(str({"q": row["q"]}) for row in after)
-    assert site.value("SELECT max_concurrent_jobs FROM tensile.quotas WHERE role_oid = 0") == 9
 
 
 def test_a_renamed_roles_models_can_be_given_to_another_one(site, renamed):
@@ -189,7 +111,9 @@ def test_a_renamed_roles_models_can_be_given_to_another_one(site, renamed):
     assert site.value("SELECT owner FROM tensile_models()", role="alice") == "alice"
     assert site.value("SELECT count(*) FROM tensile_models()", role=NAME) == 0
     # Nor does it come back by name.
-    site.execute(BEFORE_A_DUMP + IN_ANOTHER_CLUSTER)
+    site.execute("SELECT tensile.refresh_names()")
+    site.execute(ELSEWHERE)
+    site.execute("SELECT * FROM tensile_after_restore()")
     assert site.value("SELECT owner FROM tensile_models()", role="alice") == "alice"
 
 

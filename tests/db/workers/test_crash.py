@@ -206,6 +206,16 @@ def test_one_that_is_newer_is_not(database, start_forked):
     database.wait_for_worker()
 
 
+def test_one_that_was_restored_from_elsewhere_is_refused_until_it_is_settled(refused, database, start_forked):
+    database.execute("UPDATE tensile.homes SET system_identifier = 1, jobs_oid = 1")
+    line = refused(dsn=database.worker)
+    assert "tensile_db was restored here from another database, where roles and tables had other" in line
+    assert "  Hint: A superuser has to call it first: SELECT * FROM tensile_after_restore()." in line
+    database.execute("SELECT * FROM tensile_after_restore()")
+    start_forked(memory_nbytes=64 * 2**20)
+    database.wait_for_worker()
+
+
 def test_a_role_or_a_database_that_is_not_there_is_not_waited_for(refused, cluster):
     line = refused(dsn=cluster.dsn(user="absent", dbname="postgres"))
     assert "the server of --dsn refuses the worker: " in line
