@@ -24,7 +24,8 @@ SELECT
     line.source_name AS source,
     line.priority,
     line.state,
-    CASE WHEN line.wait_reason IS NOT NULL OR line.state <> 'queued' THEN line.wait_reason
+    CASE WHEN line.state = 'paused' THEN line.pause_reason
+         WHEN line.wait_reason IS NOT NULL OR line.state <> 'queued' THEN line.wait_reason
          WHEN suited.devices = 0 THEN
              'waits for a worker' || coalesce(' with device "' || (line.options ->> 'device') || '"', '')
              || ': none is alive'
@@ -50,7 +51,7 @@ COMMENT ON COLUMN tensile.queue.model IS 'The model that it makes or uses.';
 COMMENT ON COLUMN tensile.queue.source IS 'The table or view that it reads; empty of a job that serves a model.';
 COMMENT ON COLUMN tensile.queue.priority IS 'Higher ones are claimed first.';
 COMMENT ON COLUMN tensile.queue.state IS 'queued, waiting for memory on a worker, or paused.';
-COMMENT ON COLUMN tensile.queue.wait_reason IS 'Why it waits; NULL: a worker is about to take it.';
+COMMENT ON COLUMN tensile.queue.wait_reason IS 'Why it waits; NULL: a worker is about to take it, or its owner has paused it.';
 COMMENT ON COLUMN tensile.queue.created_at IS 'When it was asked for.';
 COMMENT ON COLUMN tensile.queue.waiting_for IS 'How long ago that is.';
 COMMENT ON COLUMN tensile.queue.worker_id IS 'The worker that holds it in line; NULL: none does.';

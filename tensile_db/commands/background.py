@@ -28,6 +28,8 @@ class BackgroundWorker:
         """Describe it; nothing is read or started yet."""
         self.lock = folder / "worker.lock"
         self.log = folder / "worker.log"
+        #: Its cache of rows.
+        self.cache = folder / "worker.cache"
 
     def pid(self) -> int | None:
         """Return its process number, or None where none runs."""

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -231,6 +232,8 @@ def _remove_others(folder: Path, background: BackgroundWorker) -> None:
     try:
         for path in (background.lock, background.log, folder / OPTIONS_FILE, folder / PICTURE):
             path.unlink(missing_ok=True)
+        if background.cache.exists():
+            shutil.rmtree(background.cache)
         others = sorted(path.name for path in folder.iterdir())
         if not others:
             folder.rmdir()

@@ -27,7 +27,8 @@ def start_worker(folder: Path, options: WorkerOptions, *, fresh: bool = False) -
     from tensile_db.local import WORKER_LOGIN, LocalCluster
 
     cluster, background = LocalCluster(folder), BackgroundWorker(folder)
-    arguments = ["--dsn", cluster.dsn(user=WORKER_LOGIN), *options.arguments()]
+    cache = ["--cache", str(background.cache.absolute())]
+    arguments = ["--dsn", cluster.dsn(user=WORKER_LOGIN), *cache, *options.arguments()]
     _require_device(options.device)
     # Those of the last time may be another machine's.
     require_threads(options.threads)

@@ -17,8 +17,8 @@ def doctor(session: Session, arguments: dict[str, Any]) -> list[dict[str, Any]]:
         "SELECT pg_catalog.current_setting('server_version') AS server,"
         " pg_catalog.pg_is_in_recovery() AS is_standby, tensile.is_udf_compiled() AS is_compiled,"
         " pg_catalog.getdatabaseencoding()::text AS encoding, current_user::text AS me,"
-        " pg_catalog.pg_has_role('tensile_worker', current_user, 'MEMBER') AND NOT (SELECT r.rolsuper FROM"
-        " pg_catalog.pg_roles r WHERE r.rolname = current_user) AS can_be_read_as,"
+        " pg_catalog.pg_has_role('tensile_worker', current_user, 'MEMBER') AS can_be_read_as,"
+        " (SELECT r.rolsuper FROM pg_catalog.pg_roles r WHERE r.rolname = current_user) AS is_superuser,"
         " (SELECT value FROM tensile.settings WHERE name = 'version') AS version,"
         " (SELECT version_num FROM tensile.migrations) AS migration, tensile.is_home() AS is_home,"
         " (SELECT count(*) FROM tensile.architectures) AS architectures"
@@ -35,11 +35,12 @@ def doctor(session: Session, arguments: dict[str, Any]) -> list[dict[str, Any]]:
         _architectures(facts["architectures"]),
         _loopback(session),
         *_namesakes(session),
-        _role(facts["me"], facts["can_be_read_as"]),
+        _role(facts["me"], can_be_read_as=facts["can_be_read_as"], is_superuser=facts["is_superuser"]),
         *_powers(session),
         *_workers(session, facts["version"]),
         _queue(session),
         *_stuck(session),
+        *_orphans(session),
     ]
 
 
@@ -128,15 +129,14 @@ def _namesakes(session: Session) -> list[dict[str, Any]]:
     ]
 
 
-def _role(me: str, can_be_read_as: bool) -> dict[str, Any]:
-    if can_be_read_as:
-        return _row("role", "ok", f"workers may read tables as {me}")
-    return _row(
-        "role",
-        "warning",
-        f"workers may not read tables as {me}",
-        "An administrator's tensile_grant_usage allows it; superusers SET ROLE to an ordinary role.",
-    )
+def _role(me: str, *, can_be_read_as: bool, is_superuser: bool) -> dict[str, Any]:
+    found = f"workers may not read tables as {me}"
+    if is_superuser:
+        hint = "No worker becomes a superuser: SET ROLE to an ordinary role before you train."
+        return _row("role", "warning", f"{found}, a superuser", hint)
+    if not can_be_read_as:
+        return _row("role", "warning", found, "An administrator's tensile_grant_usage allows it.")
+    return _row("role", "ok", f"workers may read tables as {me}")
 
 
 def _powers(session: Session) -> list[dict[str, Any]]:
@@ -215,3 +215,29 @@ def _stuck(session: Session) -> list[dict[str, Any]]:
     )
     hint = "tensile.offers has what the workers that are alive have for jobs."
     return [_row("job", "warning", f"{job['job_id']} {job['wait_reason']}", hint) for job in jobs]
+
+
+def _orphans(session: Session) -> list[dict[str, Any]]:
+    """Return a row for each of the first roles that are dropped, and whose models or jobs are left."""
+    found = session.rows(
+        "WITH owned AS (SELECT m.owner, 1 AS models, 0 AS jobs FROM tensile.models m"
+        " WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.oid = m.owned_by) UNION ALL"
+        " SELECT j.owner, 0, 1 FROM tensile.jobs j WHERE j.finished_at IS NULL"
+        " AND NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.oid = j.submitted_by))"
+        " SELECT owner, pg_catalog.sum(models) AS models, pg_catalog.sum(jobs) AS jobs FROM owned"
+        " GROUP BY owner ORDER BY owner LIMIT 5"
+    )
+    hint = (
+        "tensile_cancel ends jobs, tensile_drop_model drops models; docs/sql/administration.md says how to"
+        " give them to another role."
+    )
+    return [
+        _row(
+            "owner",
+            "warning",
+            f"the role {row['owner']} is dropped, and has left {row['models']} versions of models and"
+            f" {row['jobs']} jobs that have not ended",
+            hint,
+        )
+        for row in found
+    ]

@@ -71,6 +71,7 @@ def _own_role(session: Session, name: str | None, what: str) -> tuple[str, int]:
 def set_quota(session: Session, arguments: Arguments) -> None:
     """Set all limits of a role; null stands for no limit, and as the role for all that have no quota.
 
+    Tells of members for whom it does not count, and of jobs that it lets go on.
     Raises Forbidden, UndefinedModel, InvalidRequest.
     """
     may = session.value("SELECT pg_catalog.pg_has_role(current_user, 'tensile_admin', 'USAGE')")
@@ -88,6 +89,7 @@ def set_quota(session: Session, arguments: Arguments) -> None:
                 hint="Leave it out for no limit.",
             )
     name = arguments["role"]
+    role = 0 if name is None else find_role(session, name)
     session.value(
         "INSERT INTO tensile.quotas"
         " (role_oid, role, max_concurrent_jobs, max_device_nbytes, max_device_seconds, max_serving_requests)"
@@ -98,13 +100,46 @@ def set_quota(session: Session, arguments: Arguments) -> None:
         " max_device_seconds = excluded.max_device_seconds,"
         " max_serving_requests = excluded.max_serving_requests, updated_at = pg_catalog.now()"
         " RETURNING role_oid",
-        oid=("oid", 0 if name is None else find_role(session, name)),
+        oid=("oid", role),
         name=("text", name),
         jobs=("integer", arguments["max_concurrent_jobs"]),
         nbytes=("bigint", arguments["max_device_nbytes"]),
         seconds=("float8", arguments["max_device_seconds"]),
         requests=("integer", arguments["max_serving_requests"]),
     )
+    if name is not None:
+        _tell_of_members(session, name, role)
+    _tell_of_paused(session, role)
+
+
+def _tell_of_members(session: Session, name: str, role: int) -> None:
+    """Say of a group that its members have other quotas."""
+    is_group = session.value(
+        "SELECT NOT r.rolcanlogin AND EXISTS ("
+        "SELECT FROM pg_catalog.pg_auth_members m WHERE m.roleid = r.oid)"
+        " FROM pg_catalog.pg_roles r WHERE r.oid = {role}",
+        role=("oid", role),
+    )
+    if is_group:
+        session.notice(
+            f'the quota of "{name}" counts what is submitted after SET ROLE to it; what its members submit as'
+            " themselves counts for their own"
+        )
+
+
+def _tell_of_paused(session: Session, role: int) -> None:
+    """Say which jobs of a role, or of all, are paused for device time that they may use again."""
+    jobs = session.value(
+        "SELECT pg_catalog.array_agg(p.id ORDER BY p.id) FROM (SELECT j.id FROM tensile.jobs j,"
+        " LATERAL (SELECT (tensile.quota_of(j.submitted_by)).max_device_seconds AS allowed) q"
+        " WHERE j.state = 'paused' AND j.pause_reason IS NOT NULL AND {role} IN (0, j.submitted_by)"
+        " AND (q.allowed IS NULL OR tensile.device_seconds_of(j.submitted_by) < q.allowed)"
+        " ORDER BY j.id LIMIT 11) p",
+        role=("oid", role),
+    )
+    if jobs:
+        named = ", ".join(map(str, jobs[:10])) + (" and others" if len(jobs) > 10 else "")
+        session.notice(f"jobs that a quota has paused may go on now, each by tensile_resume: {named}")
 
 
 def find_role(session: Session, name: str) -> int:

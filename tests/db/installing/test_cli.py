@@ -58,6 +58,9 @@ def test_down_deletes_a_cluster_and_nothing_else_in_its_folder(run):
         (folder / "thesis.txt").write_text("years")
         for made in ("worker.lock", "worker.log", "worker.options", "memory.png"):
             (folder / made).write_text("")
+        rows = folder / "worker.cache" / "database-1" / "job-1-1"
+        rows.mkdir(parents=True)
+        (rows / "y.npy").write_text("")
         result = run("down", "--remove", "--yes", "--folder", str(folder))
         assert result.exit_code == 0, result.output
         assert f"{folder} stays, for it has other things in it: thesis.txt" in result.stdout

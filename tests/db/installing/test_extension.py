@@ -221,7 +221,8 @@ def test_a_dump_has_the_rows_and_they_are_restored(site, make_site, server, dump
     restored = restored_copy(site, name, make_site, server, dump, restore, **options)
     tables = site.execute(
         "SELECT oid::regclass::text AS name FROM pg_class"
-        " WHERE relnamespace = 'tensile'::regnamespace AND relkind = 'r' AND relname NOT IN ('homes', 'settings')"
+        " WHERE relnamespace = 'tensile'::regnamespace AND relkind = 'r'"
+        " AND relname NOT IN ('homes', 'settings')"
     )
     for table in tables:
         query = f"SELECT t::text AS row FROM {table['name']} t ORDER BY 1"

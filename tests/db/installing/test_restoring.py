@@ -1,4 +1,4 @@
-"""A catalog that comes by a dump into another database, or another cluster, whose roles have other numbers."""
+"""A catalog that comes by a dump into another database or cluster, whose roles have other numbers."""
 
 import subprocess
 from contextlib import closing

@@ -7,6 +7,7 @@ import pytest
 
 from tests.db.rights.quotas import allow
 from tests.fixtures.db import Puppet
+from tests.jobs.heard_notices import heard_by
 from tests.jobs.inserted_rows import add_model
 from tests.patience import wait_until
 
@@ -291,7 +292,68 @@ def test_everyone_sees_the_own_quota_and_an_admin_all(site, job):
         "max_serving_requests": 5,
     }
     assert site.execute(usage, role="alice") == [of_alice]
-    assert [row["role"] for row in site.execute(usage, role="carol")] == ["alice", "bob"]
+    assert [row["role"] for row in site.execute(usage, role="carol")] == ["alice", "bob", "carol"]
+
+
+def test_who_has_no_jobs_yet_sees_the_quota_of_all(site):
+    usage = "SELECT role, unfinished_jobs, max_concurrent_jobs FROM tensile.quota_usage"
+    assert site.execute(usage, role="bob") == []
+    allow(site, "NULL", max_concurrent_jobs=9)
+    assert site.execute(usage, role="bob") == [
+        {"role": "bob", "unfinished_jobs": 0, "max_concurrent_jobs": 9}
+    ]
+
+
+def test_an_administrator_is_told_that_a_groups_quota_is_not_its_members(site):
+    site.execute("CREATE ROLE team; CREATE ROLE nobodys; GRANT team TO alice")
+    try:
+        with site.connect("carol") as connection:
+            heard = heard_by(connection)
+            for role in ("alice", "nobodys", None):
+                connection.execute("SELECT tensile_set_quota(%s, 1)", [role])
+            assert heard == []
+            connection.execute("SELECT tensile_set_quota('team', 1)")
+        (told,) = heard
+        assert told.startswith('the quota of "team" counts what is submitted after SET ROLE to it; what its')
+    finally:
+        site.execute("DROP ROLE team; DROP ROLE nobodys")
+
+
+def test_a_raised_quota_names_the_jobs_that_can_go_on(site, job):
+    by_its_owner, of_bob = site.value(SUBMIT, role="alice"), site.value(SUBMIT, role="bob")
+    site.execute("SELECT tensile_pause(%s)", by_its_owner, role="alice")
+    allow(site, "NULL", max_device_seconds=7)
+    for number in (job, of_bob):
+        use(site, number, 7.25)
+    site.execute("SELECT tensile.pause_over_quota()", role="puppet_login")
+    reasons = site.execute("SELECT job_id, state, wait_reason FROM tensile.queue ORDER BY 1", role="carol")
+    reason = "its role has used 7.3 of 7 seconds of device time"
+    assert [tuple(row.values()) for row in reasons] == [
+        (job, "paused", reason),
+        (by_its_owner, "paused", None),
+        (of_bob, "paused", reason),
+    ]
+    said = "jobs that a quota has paused may go on now, each by tensile_resume: "
+    with site.connect("carol") as connection:
+        heard = heard_by(connection)
+        connection.execute("SELECT tensile_set_quota(NULL, max_device_seconds => 7.2)")
+        assert heard == []
+        connection.execute("SELECT tensile_set_quota('bob', max_device_seconds => 8)")
+        connection.execute("SELECT tensile_set_quota(NULL)")
+        assert heard == [f"{said}{of_bob}", f"{said}{job}, {of_bob}"]
+    site.execute(
+        "INSERT INTO tensile.jobs (state, pause_requested, pause_reason, submitted_by, owner, source_oid,"
+        " source_name) SELECT 'paused', true, 'quota', submitted_by, owner, 0, '' FROM tensile.jobs,"
+        " generate_series(1, 9) WHERE id = %s",
+        job,
+    )
+    with site.connect("carol") as connection:
+        heard = heard_by(connection)
+        connection.execute("SELECT tensile_set_quota('alice')")
+        connection.execute("SELECT tensile_set_quota(NULL)")
+    first = ", ".join(map(str, (job, *range(of_bob + 1, of_bob + 10))))
+    assert heard[0] == said + first
+    assert heard[1].endswith(" and others")
 
 
 def test_what_is_shown_as_unfinished_is_what_counts(site, job):

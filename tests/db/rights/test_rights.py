@@ -62,6 +62,7 @@ def test_the_tables_of_the_test_above_are_all_that_there_are(site):
     assert [row["relname"] for row in others] == [
         "architectures",
         "devices",
+        "homes",
         "latency_models",
         "latency_samples",
         "migrations",

@@ -8,8 +8,9 @@ from tensile_db.worker.renamed import RenamedRoles
 from tests.patience import wait_until
 
 ADD_MODEL = (
-    "INSERT INTO tensile.models (name, version, owned_by, owner, architecture, task, features, parameter_nbytes)"
-    " SELECT 'm', 1, oid, rolname, 'mlp', 'regression', '{}', 4 FROM pg_roles WHERE rolname = 'eve'"
+    "INSERT INTO tensile.models (name, version, owned_by, owner, architecture, task, features,"
+    " parameter_nbytes) SELECT 'm', 1, oid, rolname, 'mlp', 'regression', '{}', 4 FROM pg_roles"
+    " WHERE rolname = 'eve'"
 )
 
 
