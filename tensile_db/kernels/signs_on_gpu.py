@@ -7,7 +7,6 @@ gradient reads less.
 Source: ours.
 """
 
-import functools
 import logging
 from collections.abc import Iterator
 
@@ -59,26 +58,41 @@ def has_dropout_kernels_for(grad: torch.Tensor) -> bool:
     return grad.is_cuda and grad.dtype in DTYPES and _has_dropout_kernels()
 
 
-@functools.cache
 def _has_kernels() -> bool:
-    """Tell whether Triton's kernels can be made here; tried once."""
+    """Tell whether Triton's kernels can be made here."""
     return _works("try_out")
 
 
-@functools.cache
 def _has_dropout_kernels() -> bool:
-    """Tell whether those for dropout give the bits of PyTorch's operator, too; tried once, by themselves."""
+    """Tell whether those for dropout give the bits of PyTorch's operator, too; tried by themselves."""
     return _has_kernels() and _works("try_out_dropout")
 
 
+#: What came of each trial.
+_known: dict[str, bool] = {}
+
+
 def _works(trial: str) -> bool:
+    """Tell what comes of a trial, which is made once; or again, where the device had no memory for it.
+
+    Either way gives the same bits, so that a job may change from one to the other.
+    """
+    if trial in _known:
+        return _known[trial]
+    if torch.cuda.is_current_stream_capturing():
+        # It waits for the device, by which the capture would end.
+        return False
     try:
         from tensile_db.kernels import signs_triton
 
         getattr(signs_triton, trial)(torch.device("cuda"), DTYPES)
     except Exception as error:  # noqa: BLE001 - whatever keeps Triton from it, PyTorch does it instead
         log.warning("Triton makes no kernels here, PyTorch's own take their place: %s", error)
+        # Triton's errors have no number, as the driver's have, nor a class of their own, as PyTorch's.
+        if "out of memory" not in str(error):
+            _known[trial] = False
         return False
+    _known[trial] = True
     return True
 
 
