@@ -9,7 +9,7 @@ DECLARE
     me constant oid := (SELECT r.oid FROM pg_roles r WHERE r.rolname = current_user);
     quotas tensile.quotas[];
 BEGIN
-    CREATE TEMPORARY TABLE settled ON COMMIT DROP AS
+    CREATE TEMPORARY TABLE tensile_settled ON COMMIT DROP AS
     WITH families AS (
         SELECT m.owned_by, m.owner, m.name, r.oid AS found, min(m.id) AS oldest
         FROM tensile.models m LEFT JOIN pg_roles r ON r.rolname = m.owner
@@ -26,11 +26,11 @@ BEGIN
     UPDATE tensile.models m SET version = -m.id, pinned = false;
     UPDATE tensile.models m
     SET version = s.version, pinned = s.pinned, owned_by = s.owned_by, owner = r.rolname, name = s.name
-    FROM pg_temp.settled s JOIN pg_roles r ON r.oid = s.owned_by WHERE m.id = s.id;
-    RETURN QUERY SELECT 'models of roles that are not here: they are yours now', count(*) FROM pg_temp.settled s WHERE s.is_left;
+    FROM pg_temp.tensile_settled s JOIN pg_roles r ON r.oid = s.owned_by WHERE m.id = s.id;
+    RETURN QUERY SELECT 'models of roles that are not here: they are yours now', count(*) FROM pg_temp.tensile_settled s WHERE s.is_left;
     RETURN QUERY SELECT 'models with the name of another of their new owner''s: their former owner''s is added to it',
-        count(*) FROM pg_temp.settled s WHERE s.is_second;
-    DROP TABLE pg_temp.settled;
+        count(*) FROM pg_temp.tensile_settled s WHERE s.is_second;
+    DROP TABLE pg_temp.tensile_settled;
 
     RETURN QUERY WITH settled AS (
         UPDATE tensile.jobs j SET submitted_by = n.oid, owner = n.rolname

@@ -65,6 +65,8 @@ def claim(
         or_(jobs.state == "queued", has_expired(lease_s)),
         func.coalesce(jobs.options["device"].astext, device) == device,
         jobs.id != all_(ids_of(held)),
+        # Else, restored beneath a worker, they would run as whoever has their owners' numbers here.
+        func.tensile.is_home(),
         *((jobs.kind == "serve",) if only_serving else ()),
     )
     let_go(conn, and_(claimable, or_(jobs.cancel_requested, jobs.pause_requested)))

@@ -65,6 +65,19 @@ def test_a_job_for_another_device_is_left_alone(database, engine):
     assert claim(engine, register(engine)) == []
 
 
+def test_no_job_is_claimed_where_roles_have_other_numbers(database, engine):
+    """As where a dump's rows are restored beneath a worker."""
+    submitted = database.submit("points")
+    worker = register(engine)
+    database.execute("INSERT INTO tensile.homes (system_identifier, jobs_oid) VALUES (1, 1)")
+    assert claim(engine, worker) == []
+    database.execute("SELECT * FROM tensile_after_restore()")
+    assert claim(engine, worker) == []
+    assert database.execute("SELECT id FROM tensile.jobs WHERE id = %s", submitted) == []
+    later = database.submit("points")
+    assert [job.id for job in claim(engine, worker)] == [later]
+
+
 def test_a_job_is_not_taken_over_before_its_lease_has_run_out(database, engine):
     job = database.submit("points")
     claim(engine, register(engine, 1))
