@@ -71,7 +71,8 @@ REVOKE ALL ON tensile.quota_locks FROM tensile_user, tensile_worker;
 DO $$
 DECLARE
     mine constant text :=
-        '(SELECT oid FROM pg_catalog.pg_roles WHERE rolname = current_user)';
+        -- Nothing by the numbers of another database.
+        '(SELECT oid FROM pg_catalog.pg_roles WHERE rolname = current_user AND tensile.is_at_home())';
     admin constant text := '(SELECT pg_catalog.pg_has_role(current_user, ''tensile_admin'', ''USAGE''))';
     -- One look into a key, or one at all jobs, as the query needs it: IN would be the latter for each query.
     of_job constant text := 'EXISTS (SELECT FROM tensile.jobs j WHERE j.id = job_id)';
@@ -154,7 +155,7 @@ BEGIN
 END
 $$;
 
--- Nobody may call anything but users and workers, and nobody at all what acts as another role.
+-- Nobody may call anything but users and workers, and nobody at all what acts as another role, or is for superusers.
 DO $$
 DECLARE
     function record;
@@ -171,12 +172,12 @@ BEGIN
             'REVOKE ALL ON ROUTINE %s FROM PUBLIC, tensile_user, tensile_admin, tensile_worker, tensile_priority',
             function.identity);
         CONTINUE WHEN function.trigger OR function.foreign_one OR function.name IN (
-            'answer_with_error', 'as_caller', 'can_be_reached', 'link_ask', 'link_close', 'link_names', 'link_open',
+            'answer_with_error', 'as_caller', 'can_be_reached', 'find_owners', 'link_ask', 'link_close', 'link_names', 'link_open',
             'lock_quota', 'over_connection', 'over_loopback', 'over_serving_connection', 'quote_conninfo', 'signer',
             'unsign');
         EXECUTE pg_catalog.format('GRANT EXECUTE ON ROUTINE %s TO %s', function.identity,
             CASE WHEN function.name IN ('cancel_abandoned', 'delete_abandoned_requests', 'pause_over_quota', 'refresh_names')
-            THEN 'tensile_worker' WHEN function.name IN ('is_home', 'this_home') THEN 'tensile_user, tensile_worker'
+            THEN 'tensile_worker' WHEN function.name IN ('is_at_home', 'current_home') THEN 'tensile_user, tensile_worker'
             ELSE 'tensile_user' END);
     END LOOP;
 END

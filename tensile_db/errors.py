@@ -25,7 +25,7 @@ standard library only.
     +-- QuotaExceeded                53400
     +-- WorkerUnavailable            55000  no worker is alive
     +-- WrongState                   55000  a job is not in a state for what is asked of it
-    +-- NotSettled                   55000  the catalog was restored, and has the numbers of another database
+    +-- NotAtHome                    55000  the catalog was restored, and has the numbers of another database
     +-- CatalogInUse                 55006  others use the tables that an install would change
     +-- Unsupported                  0A000  not for jobs of this kind
     +-- JobCancelled                 57014
@@ -274,15 +274,17 @@ class WrongState(TensileError):
     sqlstate = "55000"
 
 
-class NotSettled(TensileError):
-    """The catalog came by a restore: its roles and tables have the numbers that they had elsewhere."""
+class NotAtHome(TensileError):
+    """The catalog came from elsewhere, by a dump or pg_upgrade: its numbers may be those of other roles."""
 
     sqlstate = "55000"
 
     def __init__(self) -> None:
         super().__init__(
-            "tensile_db was restored here from another database, where roles and tables had other numbers",
-            hint="A superuser has to call it first: SELECT * FROM tensile_after_restore().",
+            "the catalog of tensile_db comes from another database, where roles and tables may have other"
+            " numbers",
+            hint="As a superuser: SELECT * FROM tensile_after_restore(); after pg_upgrade: SELECT * FROM"
+            " tensile_after_restore(numbers_kept => true).",
         )
 
 

@@ -32,17 +32,24 @@ def upgrade() -> None:
             sa.DateTime(timezone=True),
             server_default=sa.text("now()"),
             nullable=False,
-            comment="When it was installed there, or settled after a restore.",
+            comment="When it was installed there, or its owners were found after a restore.",
         ),
         sa.PrimaryKeyConstraint("system_identifier", "jobs_oid", name=op.f("homes_pkey")),
         schema="tensile",
-        comment="The databases in which the numbers of roles and tables in this catalog hold; but for the one"
-        " that it is in, a restore has brought them along.",
+        comment="The databases whose numbers of roles and tables the catalog has: its own alone, or, after a"
+        " restore, also that which was dumped.",
     )
     op.execute("ALTER TABLE tensile.homes ENABLE ROW LEVEL SECURITY")
+    op.execute(
+        "INSERT INTO tensile.homes (system_identifier, jobs_oid)"
+        " SELECT system_identifier, 'tensile.jobs'::regclass FROM pg_catalog.pg_control_system()"
+    )
 
 
 def downgrade() -> None:
-    # An installation makes it anew.
-    op.execute("DROP FUNCTION IF EXISTS tensile.refresh_names(), tensile.is_home(), tensile.this_home()")
+    # An install makes functions and policies anew, those of its version.
+    op.execute("DROP FUNCTION IF EXISTS public.tensile_after_restore(boolean)")
+    op.execute("DROP FUNCTION IF EXISTS tensile.tensile_after_restore(boolean), tensile.find_owners()")
+    op.execute("DROP FUNCTION IF EXISTS tensile.refresh_names(), tensile.is_at_home() CASCADE")
+    op.execute("DROP FUNCTION IF EXISTS tensile.current_home()")
     op.drop_table("homes", schema="tensile")

@@ -1,64 +1,84 @@
 -- By names, which another cluster may have under other numbers.  What is of nobody there would otherwise be of
 -- whoever has, or will get, its former owner's number.
-CREATE OR REPLACE FUNCTION tensile.settle_owners() RETURNS TABLE (what text, count bigint)
+CREATE OR REPLACE FUNCTION tensile.find_owners() RETURNS TABLE (what text, count bigint)
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
-#variable_conflict use_column
 DECLARE
     me constant oid := (SELECT r.oid FROM pg_roles r WHERE r.rolname = current_user);
     quotas tensile.quotas[];
+    renamed record;
+    free text;
+    tries bigint;
 BEGIN
-    CREATE TEMPORARY TABLE tensile_settled ON COMMIT DROP AS
-    WITH families AS (
-        SELECT m.owned_by, m.owner, m.name, r.oid AS found, min(m.id) AS oldest
-        FROM tensile.models m LEFT JOIN pg_roles r ON r.rolname = m.owner
-        GROUP BY m.owned_by, m.owner, m.name, r.oid),
-    ranked AS (
-        SELECT f.*, row_number() OVER (PARTITION BY coalesce(f.found, me), f.name
-                                       ORDER BY f.found IS NULL, f.oldest) > 1 AS is_second
-        FROM families f)
-    SELECT m.id, m.version, coalesce(r.found, me) AS owned_by, r.found IS NULL AS is_left, r.is_second,
-           m.pinned AND r.found IS NOT NULL AS pinned,
-           m.name || CASE WHEN r.is_second THEN format(' (of %s, %s)', m.owner, m.owned_by) ELSE '' END AS name
-    FROM tensile.models m JOIN ranked r ON (r.owned_by, r.owner, r.name) = (m.owned_by, m.owner, m.name);
-    -- Keys are checked row by row, and the new number of one owner may be the former one of another.
-    UPDATE tensile.models m SET version = -m.id, pinned = false;
-    UPDATE tensile.models m
-    SET version = s.version, pinned = s.pinned, owned_by = s.owned_by, owner = r.rolname, name = s.name
-    FROM pg_temp.tensile_settled s JOIN pg_roles r ON r.oid = s.owned_by WHERE m.id = s.id;
-    RETURN QUERY SELECT 'models of roles that are not here: they are yours now', count(*) FROM pg_temp.tensile_settled s WHERE s.is_left;
-    RETURN QUERY SELECT 'models with the name of another of their new owner''s: their former owner''s is added to it',
-        count(*) FROM pg_temp.tensile_settled s WHERE s.is_second;
-    DROP TABLE pg_temp.tensile_settled;
+    DROP TABLE IF EXISTS pg_temp.tensile_owners, pg_temp.tensile_families;
+    -- Of two numbers with one name, the latter is the role's that was made when the former's had been dropped.
+    CREATE TEMPORARY TABLE tensile_owners ON COMMIT DROP AS
+    WITH owned (number, name, at) AS (
+        SELECT m.owned_by, m.owner, m.created_at FROM tensile.models m
+        UNION ALL SELECT j.submitted_by, j.owner, j.created_at FROM tensile.jobs j
+        UNION ALL SELECT q.role_oid, q.role, q.updated_at FROM tensile.quotas q WHERE q.role IS NOT NULL),
+    named AS (SELECT DISTINCT ON (o.number) o.* FROM owned o ORDER BY o.number, o.at DESC),
+    ranked AS (SELECT n.*, row_number() OVER (PARTITION BY n.name ORDER BY n.at DESC, n.number DESC) AS place FROM named n)
+    SELECT n.number, n.name, r.oid IS NULL AS is_orphan, coalesce(r.oid, me) AS role, coalesce(r.rolname, current_user) AS rolname
+    FROM ranked n LEFT JOIN pg_roles r ON r.rolname = n.name AND n.place = 1;
 
-    RETURN QUERY WITH settled AS (
-        UPDATE tensile.jobs j SET submitted_by = n.oid, owner = n.rolname
-        FROM tensile.jobs o LEFT JOIN pg_roles r ON r.rolname = o.owner JOIN pg_roles n ON n.oid = coalesce(r.oid, me)
-        WHERE j.id = o.id RETURNING r.oid IS NULL AS is_left)
-    SELECT 'jobs of roles that are not here: they are yours now', count(*) FROM settled s WHERE s.is_left;
+    -- All versions of a model stay together, and apart from those of other owners'.
+    CREATE TEMPORARY TABLE tensile_families ON COMMIT DROP AS
+    SELECT row_number() OVER () AS id, m.owned_by AS number, o.name AS owner, m.name AS former_name, m.name, o.role, o.rolname,
+           o.is_orphan, row_number() OVER (PARTITION BY o.role, m.name ORDER BY o.is_orphan, min(m.id)) > 1 AS is_renamed
+    FROM tensile.models m JOIN pg_temp.tensile_owners o ON o.number = m.owned_by
+    GROUP BY m.owned_by, m.name, o.name, o.role, o.rolname, o.is_orphan;
+    FOR renamed IN SELECT f.* FROM pg_temp.tensile_families f WHERE f.is_renamed ORDER BY f.id LOOP
+        free := format('%s (of %s, %s)', renamed.name, renamed.owner, renamed.number);
+        tries := 1;
+        -- Names are their owners' to choose.
+        WHILE EXISTS (SELECT FROM pg_temp.tensile_families f WHERE f.role = renamed.role AND f.name = free) LOOP
+            tries := tries + 1;
+            free := format('%s (of %s, %s, %s)', renamed.name, renamed.owner, renamed.number, tries);
+        END LOOP;
+        UPDATE pg_temp.tensile_families f SET name = free WHERE f.id = renamed.id;
+    END LOOP;
+    -- Keys are checked row by row, and the new number of one owner may be the former one of another: all leave their
+    -- places before any takes a new one.
+    UPDATE tensile.models m SET owned_by = 0, name = f.id::text
+    FROM pg_temp.tensile_families f WHERE (f.number, f.former_name) = (m.owned_by, m.name);
+    UPDATE tensile.models m SET owned_by = f.role, owner = f.rolname, name = f.name, pinned = m.pinned AND NOT f.is_orphan
+    FROM pg_temp.tensile_families f WHERE m.owned_by = 0 AND m.name = f.id::text;
+    RETURN QUERY SELECT c.what, (SELECT pg_catalog.count(*) FROM tensile.models m JOIN pg_temp.tensile_families f
+                                 ON (f.role, f.name) = (m.owned_by, m.name) WHERE f.is_orphan AND c.of_orphans
+                                 OR f.is_renamed AND NOT c.of_orphans)
+        FROM (VALUES ('versions of models now yours', true), ('versions of models renamed', false)) c (what, of_orphans);
+
+    RETURN QUERY WITH found AS (
+        UPDATE tensile.jobs j SET submitted_by = o.role, owner = o.rolname
+        FROM pg_temp.tensile_owners o WHERE o.number = j.submitted_by RETURNING o.is_orphan)
+    SELECT 'ended jobs now yours', pg_catalog.count(*) FROM found f WHERE f.is_orphan;
 
     quotas := ARRAY(SELECT q FROM tensile.quotas q WHERE q.role_oid <> 0);
     DELETE FROM tensile.quotas q WHERE q.role_oid <> 0;
     INSERT INTO tensile.quotas
-    SELECT DISTINCT ON (r.oid) (jsonb_populate_record(q, jsonb_build_object('role_oid', r.oid))).*
-    FROM unnest(quotas) q JOIN pg_roles r ON r.rolname = q.role ORDER BY r.oid, q.updated_at DESC;
-    RETURN QUERY SELECT 'quotas of roles that are not here, deleted', count(*) FROM unnest(quotas) q
-        WHERE NOT EXISTS (SELECT FROM pg_roles r WHERE r.rolname = q.role);
+    SELECT (jsonb_populate_record(q, jsonb_build_object('role_oid', o.role, 'role', o.rolname))).*
+    FROM unnest(quotas) q JOIN pg_temp.tensile_owners o ON o.number = q.role_oid WHERE NOT o.is_orphan;
+    RETURN QUERY SELECT 'quotas deleted', cardinality(quotas)
+                        - (SELECT pg_catalog.count(*) FROM tensile.quotas q WHERE q.role_oid <> 0);
 END
 $$;
 
-COMMENT ON FUNCTION tensile.settle_owners() IS 'Finds the owners of models, jobs and quotas by their names; returns what became of how many. For tensile_after_restore.';
+COMMENT ON FUNCTION tensile.find_owners() IS 'Finds the owners of models, jobs and quotas by their names; returns what became of how many. For tensile_after_restore.';
 
 CREATE OR REPLACE FUNCTION tensile.tensile_after_restore(numbers_kept boolean DEFAULT NULL)
 RETURNS TABLE (what text, count bigint)
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE ROWS 6
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE ROWS 5
 SET search_path = pg_catalog, pg_temp
 AS $$
-#variable_conflict use_column
 DECLARE
-    here constant tensile.homes := tensile.this_home();
-    kept boolean := numbers_kept;
+    here constant tensile.homes := tensile.current_home();
+    by_names constant text := 'SELECT * FROM tensile_after_restore(numbers_kept => false)';
+    by_numbers constant text := 'SELECT * FROM tensile_after_restore(numbers_kept => true)';
+    is_of_this_cluster boolean;
+    is_upgraded boolean;
+    has_other_names boolean;
 BEGIN
     IF NOT (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = current_user) THEN
         RAISE insufficient_privilege USING
@@ -66,30 +86,61 @@ BEGIN
             HINT = 'Connect as a superuser.';
     END IF;
     LOCK TABLE tensile.homes IN SHARE ROW EXCLUSIVE MODE;
-    IF tensile.is_home() THEN
-        RAISE NOTICE 'nothing to do: the numbers in the catalog are those of this database';
-        RETURN;
+    IF tensile.is_at_home() THEN
+        IF numbers_kept IS DISTINCT FROM false THEN
+            RAISE NOTICE 'nothing to do: the numbers in the catalog are those of this database'
+                USING HINT = 'If they are not, since only some tables were restored: ' || by_names || '.';
+            RETURN;
+        END IF;
+        IF EXISTS (SELECT FROM tensile.workers w WHERE w.state IN ('starting', 'ready')
+                   AND w.heartbeat_at > clock_timestamp() - make_interval(secs => w.lease_s)) THEN
+            RAISE object_in_use USING
+                MESSAGE = 'a worker is running, whose jobs would be deleted',
+                HINT = 'Stop all workers first, if owners are to be found by their names again.';
+        END IF;
     END IF;
-    -- Clusters that one script has set up may number their tables alike, and not their roles.
-    IF kept IS NULL AND EXISTS (SELECT FROM tensile.homes h WHERE h.jobs_oid = here.jobs_oid
-                               AND h.system_identifier <> here.system_identifier) THEN
+    -- Where there is no row, or one of another cluster alone, nothing speaks for the numbers.
+    SELECT coalesce(bool_and(h.system_identifier = here.system_identifier), false),
+           coalesce(bool_and(h.jobs_oid = here.jobs_oid), false)
+    INTO is_of_this_cluster, is_upgraded FROM tensile.homes h
+    WHERE (h.system_identifier, h.jobs_oid) <> (here.system_identifier, here.jobs_oid);
+    IF numbers_kept AND NOT is_of_this_cluster AND NOT is_upgraded THEN
         RAISE invalid_parameter_value USING
-            MESSAGE = 'the catalog comes from another cluster, in which its tables had the same numbers',
-            HINT = 'After pg_upgrade, which keeps all numbers: SELECT * FROM tensile_after_restore(true); else:'
-                ' SELECT * FROM tensile_after_restore(false).';
+            MESSAGE = 'the catalog came by a dump from another cluster, whose roles have other numbers',
+            HINT = 'Have owners found by their names: ' || by_names || '.';
     END IF;
-    IF NOT coalesce(kept, false) THEN
+    IF numbers_kept IS NULL AND (is_of_this_cluster OR is_upgraded) THEN
+        SELECT EXISTS (
+            SELECT FROM (SELECT m.owned_by AS number, m.owner AS name FROM tensile.models m
+                         UNION SELECT j.submitted_by, j.owner FROM tensile.jobs j
+                         UNION SELECT q.role_oid, q.role FROM tensile.quotas q) o
+            JOIN pg_roles r ON r.oid = o.number WHERE r.rolname <> o.name)
+        INTO has_other_names;
+        IF is_upgraded THEN
+            -- Two clusters that one script has set up number their tables alike, and not their roles.
+            RAISE invalid_parameter_value USING
+                MESSAGE = 'the catalog comes from another cluster, in which its tables had the same numbers',
+                HINT = 'After pg_upgrade, which keeps all numbers: ' || by_numbers || '; else: ' || by_names || '.';
+        ELSIF has_other_names THEN
+            -- Clusters of which one began as a copy of the other's files have one identifier.
+            RAISE invalid_parameter_value USING
+                MESSAGE = 'the catalog''s owners have other names by now, or it comes from a cluster that is no more the same',
+                HINT = 'If roles were renamed since the dump: ' || by_numbers || '; else: ' || by_names || '.';
+        END IF;
+        numbers_kept := true;
+    END IF;
+    IF NOT (coalesce(numbers_kept, false) AND is_upgraded) THEN
+        -- Their tables have other numbers here, and nobody waits for them.
         UPDATE tensile.workers w SET state = 'gone' WHERE w.state <> 'gone';
         DELETE FROM tensile.serving_requests;
         DELETE FROM tensile.quota_locks;
-        -- Their tables have other numbers here.
-        RETURN QUERY WITH deleted AS (DELETE FROM tensile.jobs j WHERE j.finished_at IS NULL RETURNING 1)
-            SELECT 'jobs that had not ended, deleted', count(*) FROM deleted;
-        -- Databases of one cluster have the same roles.
-        IF NOT EXISTS (SELECT FROM tensile.homes h WHERE h.system_identifier = here.system_identifier
-                       AND h.jobs_oid <> here.jobs_oid) THEN
-            RETURN QUERY SELECT * FROM tensile.settle_owners();
-        END IF;
+        RETURN QUERY WITH deleted AS (
+            DELETE FROM tensile.jobs j WHERE j.finished_at IS NULL
+            OR j.search_id IN (SELECT s.id FROM tensile.jobs s WHERE s.finished_at IS NULL) RETURNING 1)
+        SELECT 'unfinished jobs deleted', pg_catalog.count(*) FROM deleted;
+    END IF;
+    IF NOT coalesce(numbers_kept, false) THEN
+        RETURN QUERY SELECT * FROM tensile.find_owners();
     END IF;
     DELETE FROM tensile.homes;
     INSERT INTO tensile.homes SELECT here.*;

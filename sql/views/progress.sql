@@ -67,5 +67,5 @@ COMMENT ON COLUMN tensile.progress.cancel_requested IS 'Its owner wants it stopp
 COMMENT ON COLUMN tensile.progress.created_at IS 'When it was asked for.';
 COMMENT ON COLUMN tensile.progress.started_at IS 'When it started.';
 COMMENT ON COLUMN tensile.progress.pause_requested IS 'It is to rest.';
-COMMENT ON COLUMN tensile.progress.pause_reason IS 'Why, where its owner did not ask for it.';
+COMMENT ON COLUMN tensile.progress.pause_reason IS 'Why, where tensile_pause was not asked for it.';
 COMMENT ON COLUMN tensile.progress.device_seconds IS 'How long its iterations took on devices, in seconds.';

@@ -51,7 +51,7 @@ COMMENT ON COLUMN tensile.queue.model IS 'The model that it makes or uses.';
 COMMENT ON COLUMN tensile.queue.source IS 'The table or view that it reads; empty of a job that serves a model.';
 COMMENT ON COLUMN tensile.queue.priority IS 'Higher ones are claimed first.';
 COMMENT ON COLUMN tensile.queue.state IS 'queued, waiting for memory on a worker, or paused.';
-COMMENT ON COLUMN tensile.queue.wait_reason IS 'Why it waits; NULL: a worker is about to take it, or its owner has paused it.';
+COMMENT ON COLUMN tensile.queue.wait_reason IS 'Why it waits; NULL: a worker is about to take it, or tensile_pause has paused it.';
 COMMENT ON COLUMN tensile.queue.created_at IS 'When it was asked for.';
 COMMENT ON COLUMN tensile.queue.waiting_for IS 'How long ago that is.';
 COMMENT ON COLUMN tensile.queue.worker_id IS 'The worker that holds it in line; NULL: none does.';

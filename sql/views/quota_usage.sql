@@ -20,7 +20,7 @@ CROSS JOIN LATERAL (
 WHERE (u.jobs > 0 OR q.role_oid = r.oid OR q.role_oid = 0 AND r.rolname = current_user)
   AND (r.rolname = current_user OR (SELECT pg_catalog.pg_has_role(current_user, 'tensile_admin', 'USAGE')));
 
-COMMENT ON VIEW tensile.quota_usage IS 'What roles use of the devices, and what they may: a row for each that has jobs or a quota of its own, and for the one that asks if there is a quota for all.';
+COMMENT ON VIEW tensile.quota_usage IS 'What roles use of the devices, and what they may: a row for each that has jobs or a quota of its own, and one for the role that asks, where there is a quota for all.';
 COMMENT ON COLUMN tensile.quota_usage.role IS 'The role.';
 COMMENT ON COLUMN tensile.quota_usage.unfinished_jobs IS 'Its jobs that have not ended, the paused ones, too; those that search or serve apart.';
 COMMENT ON COLUMN tensile.quota_usage.max_concurrent_jobs IS 'How many it may have; NULL: any number.';

@@ -1,18 +1,15 @@
-"""Whether a catalog is where its numbers hold, and the names of roles beside them.
+"""Whether a catalog is where its numbers of roles and tables hold, and the names beside them.
 
-A dump takes numbers of roles and tables along as they are; another cluster, or database, has others.
+A dump takes numbers along as they are; another cluster, or database, has others.  The caller owns the
+transaction.
 """
 
-import psycopg
 from sqlalchemy import Connection, func, select, text
 
-from tensile_db.catalog.engine import ENCODING
 
-
-def is_home(dsn: str) -> bool:
-    """Tell whether the numbers in a database's catalog are its own.  Raises psycopg.Error."""
-    with psycopg.connect(dsn, client_encoding=ENCODING) as connection:
-        return connection.execute("SELECT tensile.is_home()").fetchone() == (True,)
+def is_at_home(conn: Connection) -> bool:
+    """Tell whether the catalog's numbers of roles and tables are those of its database."""
+    return bool(conn.execute(select(func.tensile.is_at_home())).scalar_one())
 
 
 def role_names(conn: Connection) -> dict[int, str]:
@@ -22,8 +19,5 @@ def role_names(conn: Connection) -> dict[int, str]:
 
 
 def refresh_names(conn: Connection) -> int:
-    """Bring the names beside the numbers of owners up to date; return how many rows have another one now.
-
-    Rows that others have locked are left as they are.
-    """
+    """Bring the names beside the numbers of owners up to date; return how many rows others have locked."""
     return int(conn.execute(select(func.tensile.refresh_names())).scalar_one())

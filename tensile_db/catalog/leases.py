@@ -66,7 +66,7 @@ def claim(
         func.coalesce(jobs.options["device"].astext, device) == device,
         jobs.id != all_(ids_of(held)),
         # Else, restored beneath a worker, they would run as whoever has their owners' numbers here.
-        func.tensile.is_home(),
+        func.tensile.is_at_home(),
         *((jobs.kind == "serve",) if only_serving else ()),
     )
     let_go(conn, and_(claimable, or_(jobs.cancel_requested, jobs.pause_requested)))

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from tensile_db.commands.console import out, step
+from tensile_db.commands.console import err, out, step
 from tensile_db.commands.files import parse_folder, writing
-from tensile_db.errors import InvalidRequest, NotInstalled, NotSettled
+from tensile_db.errors import InvalidRequest, NotAtHome, NotInstalled
 
 #: Variables of the environment with the passwords.
 _WORKERS_VARIABLE = "TENSILE_WORKER_PASSWORD"
@@ -110,11 +110,17 @@ def install_everything(dsn: str, *, loopback: str | None = None, if_changed: boo
         from tensile_db.catalog.install import install as install_into
 
         install_into(dsn, architectures=architectures, loopback=loopback, if_changed=if_changed)
-    from tensile_db.catalog.homes import is_home
+    _tell_where_it_comes_from(dsn)
 
-    if not is_home(dsn):
-        unsettled = NotSettled()
-        out.print(f"[yellow]{unsettled.message}[/yellow]\n{unsettled.hint}", soft_wrap=True)
+
+def _tell_where_it_comes_from(dsn: str) -> None:
+    """Say what a catalog needs that a dump has brought."""
+    import psycopg
+
+    with psycopg.connect(dsn) as connection:
+        if connection.execute("SELECT tensile.is_at_home()").fetchone() != (True,):
+            error = NotAtHome()
+            err.print(f"    {error.message}\n    {error.hint}", soft_wrap=True, markup=False, highlight=False)
 
 
 def _known_architectures() -> list[tuple[str, str, str]]:

@@ -232,7 +232,9 @@ def _remove_others(folder: Path, background: BackgroundWorker) -> None:
     try:
         for path in (background.lock, background.log, folder / OPTIONS_FILE, folder / PICTURE):
             path.unlink(missing_ok=True)
-        if background.cache.exists():
+        if background.cache.is_symlink():
+            background.cache.unlink()
+        elif background.cache.exists():
             shutil.rmtree(background.cache)
         others = sorted(path.name for path in folder.iterdir())
         if not others:

@@ -8,6 +8,7 @@ Source: ours.
 """
 
 import logging
+import time
 from collections.abc import Iterator
 
 import torch
@@ -20,6 +21,13 @@ log = logging.getLogger(__name__)
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 #: Elements that are unpacked at a time.  A multiple of 8.
 _AT_A_TIME = 1 << 22
+#: How long no trial is made after one for which the device had no memory: a full one stays so for a while.
+_FULL_FOR_S = 60.0
+
+#: Trial -> whether its kernels work; none of one that has yet to be made, or made again.
+_known: dict[str, bool] = {}
+#: Trial -> when it may be made again, by time.monotonic().
+_again_at: dict[str, float] = {}
 
 
 def pack(rows: torch.Tensor) -> torch.Tensor:
@@ -68,10 +76,6 @@ def _has_dropout_kernels() -> bool:
     return _has_kernels() and _works("try_out_dropout")
 
 
-#: What came of each trial.
-_known: dict[str, bool] = {}
-
-
 def _works(trial: str) -> bool:
     """Tell what comes of a trial, which is made once; or again, where the device had no memory for it.
 
@@ -79,17 +83,22 @@ def _works(trial: str) -> bool:
     """
     if trial in _known:
         return _known[trial]
-    if torch.cuda.is_current_stream_capturing():
-        # It waits for the device, by which the capture would end.
+    # A trial waits for the device, which ends a capture with an error.
+    if time.monotonic() < _again_at.get(trial, 0.0) or torch.cuda.is_current_stream_capturing():
         return False
     try:
         from tensile_db.kernels import signs_triton
 
         getattr(signs_triton, trial)(torch.device("cuda"), DTYPES)
     except Exception as error:  # noqa: BLE001 - whatever keeps Triton from it, PyTorch does it instead
-        log.warning("Triton makes no kernels here, PyTorch's own take their place: %s", error)
         # Triton's errors have no number, as the driver's have, nor a class of their own, as PyTorch's.
-        if "out of memory" not in str(error):
+        if "out of memory" in str(error):
+            log.info(
+                "no memory to try out Triton's kernels, PyTorch's own take their place for now: %s", error
+            )
+            _again_at[trial] = time.monotonic() + _FULL_FOR_S
+        else:
+            log.warning("Triton makes no kernels here, PyTorch's own take their place: %s", error)
             _known[trial] = False
         return False
     _known[trial] = True

@@ -6,7 +6,7 @@ Runs inside PostgreSQL, as the caller; finds fault with nothing that the caller 
 import sys
 from typing import Any
 
-from tensile_db.errors import NotSettled, format_nbytes
+from tensile_db.errors import NotAtHome, format_nbytes
 from tensile_db.udf.powers import powers_of_workers
 from tensile_db.udf.session import Session
 
@@ -20,7 +20,7 @@ def doctor(session: Session, arguments: dict[str, Any]) -> list[dict[str, Any]]:
         " pg_catalog.pg_has_role('tensile_worker', current_user, 'MEMBER') AS can_be_read_as,"
         " (SELECT r.rolsuper FROM pg_catalog.pg_roles r WHERE r.rolname = current_user) AS is_superuser,"
         " (SELECT value FROM tensile.settings WHERE name = 'version') AS version,"
-        " (SELECT version_num FROM tensile.migrations) AS migration, tensile.is_home() AS is_home,"
+        " (SELECT version_num FROM tensile.migrations) AS migration, tensile.is_at_home() AS is_at_home,"
         " (SELECT count(*) FROM tensile.architectures) AS architectures"
     )
     assert facts is not None
@@ -31,7 +31,7 @@ def doctor(session: Session, arguments: dict[str, Any]) -> list[dict[str, Any]]:
             is_compiled=facts["is_compiled"],
         ),
         _encoding(facts["encoding"]),
-        _catalog(facts["version"], facts["migration"], is_home=facts["is_home"]),
+        _catalog(facts["version"], facts["migration"], is_at_home=facts["is_at_home"]),
         _architectures(facts["architectures"]),
         _loopback(session),
         *_namesakes(session),
@@ -40,7 +40,8 @@ def doctor(session: Session, arguments: dict[str, Any]) -> list[dict[str, Any]]:
         *_workers(session, facts["version"]),
         _queue(session),
         *_stuck(session),
-        *_orphans(session),
+        # Elsewhere no number tells whose something is.
+        *(_orphans(session) if facts["is_at_home"] else []),
     ]
 
 
@@ -66,7 +67,7 @@ def _server(found: str, *, is_standby: bool, is_compiled: bool) -> dict[str, Any
     return _row("server", "ok", found)
 
 
-def _catalog(version: str | None, migration: str | None, *, is_home: bool) -> dict[str, Any]:
+def _catalog(version: str | None, migration: str | None, *, is_at_home: bool) -> dict[str, Any]:
     if migration is None:
         return _row(
             "catalog",
@@ -74,8 +75,8 @@ def _catalog(version: str | None, migration: str | None, *, is_home: bool) -> di
             "tensile.migrations is empty",
             "It was restored without its data: see `tensile-db install`, which says what to do.",
         )
-    if not is_home:
-        error = NotSettled()
+    if not is_at_home:
+        error = NotAtHome()
         return _row("catalog", "problem", error.message, error.hint)
     return _row("catalog", "ok", f"tensile_db {version}, migration {migration}")
 
@@ -220,24 +221,23 @@ def _stuck(session: Session) -> list[dict[str, Any]]:
 def _orphans(session: Session) -> list[dict[str, Any]]:
     """Return a row for each of the first roles that are dropped, and whose models or jobs are left."""
     found = session.rows(
-        "WITH owned AS (SELECT m.owner, 1 AS models, 0 AS jobs FROM tensile.models m"
-        " WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.oid = m.owned_by) UNION ALL"
-        " SELECT j.owner, 0, 1 FROM tensile.jobs j WHERE j.finished_at IS NULL"
-        " AND NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.oid = j.submitted_by))"
-        " SELECT owner, pg_catalog.sum(models) AS models, pg_catalog.sum(jobs) AS jobs FROM owned"
-        " GROUP BY owner ORDER BY owner LIMIT 5"
-    )
-    hint = (
-        "tensile_cancel ends jobs, tensile_drop_model drops models; docs/sql/administration.md says how to"
-        " give them to another role."
+        "WITH owned AS (SELECT m.owned_by AS role, m.owner, 1 AS models, 0 AS jobs FROM tensile.models m"
+        " UNION ALL SELECT j.submitted_by, j.owner, 0, 1 FROM tensile.jobs j WHERE j.finished_at IS NULL)"
+        " SELECT o.role::bigint, pg_catalog.min(pg_catalog.replace(o.owner, ' (dropped)', '')) AS owner,"
+        " pg_catalog.sum(o.models) AS models, pg_catalog.sum(o.jobs) AS jobs FROM owned o"
+        " WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.oid = o.role)"
+        " GROUP BY o.role ORDER BY o.role LIMIT 5"
     )
     return [
         _row(
             "owner",
             "warning",
-            f"the role {row['owner']} is dropped, and has left {row['models']} versions of models and"
-            f" {row['jobs']} jobs that have not ended",
-            hint,
+            f"the role {row['owner']}, number {row['role']}, was dropped; left of it:"
+            f" {row['models']} versions of models, {row['jobs']} unfinished jobs",
+            "tensile_cancel ends the jobs. A superuser gives the models to another role: UPDATE"
+            " tensile.models SET owned_by = r.oid, owner = r.rolname FROM pg_roles r"
+            " WHERE r.rolname = 'anna' AND owned_by ="
+            f" {row['role']}; or deletes them: DELETE FROM tensile.models WHERE owned_by = {row['role']}.",
         )
         for row in found
     ]

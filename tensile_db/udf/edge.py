@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 from tensile_db.errors import InvalidRequest, TensileError
-from tensile_db.udf.operations import OPERATIONS
+from tensile_db.udf.operations import carry_out
 from tensile_db.udf.session import Session
 
 _READ_ONLY = "25006"
@@ -20,7 +20,7 @@ def answer(plpy: Any, operation: str, arguments: str) -> str:
     The answer holds "result", or "error" with sqlstate, message and hint.
     """
     try:
-        result = OPERATIONS[operation](Session(plpy), _decoded(arguments))
+        result = carry_out(Session(plpy), operation, _decoded(arguments))
     except TensileError as error:
         return _failure(error.sqlstate, error.message, error.hint)
     except plpy.SPIError as error:

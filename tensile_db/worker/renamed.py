@@ -1,7 +1,6 @@
-"""Notices roles that have got another name, so that the catalog has the one that they have.
+"""Notices that roles were renamed or dropped, and brings the names of owners in the catalog up to date.
 
-By their names a restore in another cluster finds owners, and PostgreSQL reports to nobody that a role is
-renamed.
+A restore in another cluster finds owners by these names, and PostgreSQL tells nobody of a renaming.
 """
 
 import logging
@@ -15,7 +14,7 @@ from tensile_db.catalog import homes
 
 log = logging.getLogger(__name__)
 
-#: All rows are looked at where a role has been renamed; to see whether one was takes a look at all roles.
+#: A look reads pg_roles; models, jobs and quotas are read only where a role has another name, or is gone.
 _EVERY_S = 600.0
 
 
@@ -26,7 +25,7 @@ class RenamedRoles:
         self._engine = engine
         self._clock = clock
         self._looked_at: float | None = None
-        #: Number -> name; None: not looked at yet.
+        #: Number -> name, where all rows have it; None where some may not.
         self._known: Mapping[int, str] | None = None
 
     def look(self) -> None:
@@ -39,12 +38,11 @@ class RenamedRoles:
             with self._engine.begin() as conn:
                 names = homes.role_names(conn)
                 known = self._known
-                if known is None or any(known.get(role, name) != name for role, name in names.items()):
-                    refreshed = homes.refresh_names(conn)
-                    if refreshed:
-                        log.info("%s rows have the present name of their owner now", refreshed)
+                if known is None or any(names.get(role) != name for role, name in known.items()):
+                    self._known = None
+                    if homes.refresh_names(conn):
+                        return
         except DBAPIError as error:
             log.warning("names of roles could not be looked at: %s", error.orig)
             return
-        # What others had locked then keeps its name until the next role is renamed, or worker started.
         self._known = names

@@ -18,12 +18,12 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from tensile_db.capture.trace import prepare_tracing
-from tensile_db.catalog import latency_models, leases, workers, workspaces
+from tensile_db.catalog import homes, latency_models, leases, workers, workspaces
 from tensile_db.catalog.engine import OWN_SESSION, make_engine
 from tensile_db.catalog.install import newest_migration, package_version
 from tensile_db.catalog.refusing import POOLED, UNAUTHENTICATED, find_refusal
 from tensile_db.catalog.workers import Terms
-from tensile_db.errors import Forbidden, InvalidRequest, NotInstalled, NotSettled
+from tensile_db.errors import Forbidden, InvalidRequest, NotAtHome, NotInstalled
 from tensile_db.worker.config import WorkerConfig
 from tensile_db.worker.controller import Controller
 from tensile_db.worker.devices.device import Device
@@ -89,7 +89,7 @@ class Worker:
     def run(self) -> None:
         """Run until stopped.
 
-        Raises NotInstalled, NotSettled, Forbidden, NoSuchDevice, UnknownName and InvalidRequest before
+        Raises NotInstalled, NotAtHome, Forbidden, NoSuchDevice, UnknownName and InvalidRequest before
         anything runs.
         """
         config = self._config
@@ -311,5 +311,5 @@ def _require_catalog(conn: Connection) -> None:
             " needed",
             hint="Upgrade it first: tensile-db install DSN.",
         )
-    if not conn.exec_driver_sql("SELECT tensile.is_home()").scalar_one():
-        raise NotSettled
+    if not homes.is_at_home(conn):
+        raise NotAtHome

@@ -26,6 +26,9 @@ def add_job(site, owner="alice", *, state="succeeded", days_ago=100, kind="train
     )
 
 
+#: Lets the rows that are there look as if a dump had brought them from another cluster.
+ELSEWHERE = "UPDATE tensile.homes SET system_identifier = 1, jobs_oid = 1"
+
 #: Fills every table with a row of one job and its model.
 LEFT_BY_A_JOB = """
 INSERT INTO tensile.job_events (job_id, kind) VALUES ({job}, 'claimed');

@@ -1,4 +1,4 @@
-"""Where a catalog was installed, by which a restored one knows that it was."""
+"""Where a catalog was installed, by which a restored one is told apart."""
 
 from sqlalchemy import BigInteger, Column, Table
 from sqlalchemy.dialects.postgresql import OID
@@ -18,7 +18,7 @@ homes = Table(
     Column(
         "jobs_oid", OID, primary_key=True, autoincrement=False, comment="The number of tensile.jobs there."
     ),
-    instant("since", "When it was installed there, or settled after a restore.", now=True),
-    comment="The databases in which the numbers of roles and tables in this catalog hold; but for the one"
-    " that it is in, a restore has brought them along.",
+    instant("since", "When it was installed there, or its owners were found after a restore.", now=True),
+    comment="The databases whose numbers of roles and tables the catalog has: its own alone, or, after a"
+    " restore, also that which was dumped.",
 )

@@ -67,6 +67,18 @@ def test_down_deletes_a_cluster_and_nothing_else_in_its_folder(run):
         assert [path.name for path in folder.iterdir()] == ["thesis.txt"]
 
 
+def test_down_deletes_a_link_to_the_workers_rows_and_not_what_is_there(run, tmp_path):
+    with server_folder("tensile-cli-") as folder:
+        LocalCluster(folder, durable=False).create()
+        (tmp_path / "rows").write_text("")
+        (folder / "worker.cache").symlink_to(tmp_path)
+        result = run("down", "--remove", "--yes", "--folder", str(folder))
+        assert result.exit_code == 0, result.output
+        assert not folder.exists()
+        folder.mkdir()
+    assert (tmp_path / "rows").exists()
+
+
 def test_the_demo_user_can_make_tables_and_ask_the_doctor(folder):
     with psycopg.connect(LocalCluster(folder).dsn(user="demo")) as connection:
         connection.execute("CREATE TABLE mine (id integer)")

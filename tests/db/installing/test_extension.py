@@ -27,7 +27,7 @@ CREATE_BEFORE = f"CREATE EXTENSION tensile_db VERSION '{BEFORE}' CASCADE"
 UPDATE = "ALTER EXTENSION tensile_db UPDATE"
 #: Foreign keys and triggers are there before the rows.
 WITHOUT_CHECKS = {"PGOPTIONS": "-c session_replication_role=replica"}
-IS_HOME = "SELECT tensile.is_home()"
+IS_AT_HOME = "SELECT tensile.is_at_home()"
 #: What the snapshot of installs has not.
 DEFINITIONS = """
 SELECT p.oid::regprocedure::text AS name, pg_get_functiondef(p.oid) AS body, p.proowner::integer AS owner,
@@ -231,7 +231,10 @@ def test_a_dump_has_the_rows_and_they_are_restored(site, make_site, server, dump
     assert add_model(restored, name="n") == model + 1
     assert restored.refusal("SELECT tensile.tensile_models()")[0] == "42501"
     # It has its own home, and that of the rows.
-    assert [row["is_home"] for row in site.execute(IS_HOME) + restored.execute(IS_HOME)] == [True, False]
+    assert [row["is_at_home"] for row in site.execute(IS_AT_HOME) + restored.execute(IS_AT_HOME)] == [
+        True,
+        False,
+    ]
 
 
 def test_an_earlier_version_is_updated(make_site, site):

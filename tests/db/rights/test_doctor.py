@@ -3,7 +3,7 @@
 from tests.jobs.inserted_rows import add_job, add_model
 
 OF_ROLES = """SELECT status, found, hint FROM tensile_doctor() WHERE "check" = 'role'"""
-OF_OWNERS = """SELECT status, found FROM tensile_doctor() WHERE "check" = 'owner' ORDER BY found"""
+OF_OWNERS = """SELECT status, found, hint FROM tensile_doctor() WHERE "check" = 'owner' ORDER BY found"""
 
 
 def test_whom_workers_may_not_become_is_told_what_helps(site):
@@ -26,23 +26,27 @@ def test_whom_workers_may_not_become_is_told_what_helps(site):
         site.execute("GRANT bob TO tensile_worker")
 
 
-def test_an_administrator_is_told_of_what_dropped_roles_have_left(site):
+def test_an_administrator_is_told_of_what_dropped_roles_have_left_and_what_gives_it_away(site):
     for version in (1, 2):
         add_model(site, owner="bob", version=version)
     add_job(site, "alice", state="queued", days_ago=None)
     add_job(site, "alice")
     assert site.execute(OF_OWNERS, role="carol") == []
     site.execute("UPDATE tensile.models SET owned_by = 4000000000")
-    site.execute("UPDATE tensile.jobs SET submitted_by = 4000000001")
-    left = "and has left"
-    assert site.execute(OF_OWNERS, role="carol") == [
-        {
-            "status": "warning",
-            "found": f"the role alice is dropped, {left} 0 versions of models and 1 jobs that have not ended",
-        },
-        {
-            "status": "warning",
-            "found": f"the role bob is dropped, {left} 2 versions of models and 0 jobs that have not ended",
-        },
-    ]
+    site.execute("UPDATE tensile.jobs SET submitted_by = 4000000001, owner = 'alice (dropped)'")
+    alices, bobs = site.execute(OF_OWNERS, role="carol")
+    assert (bobs["status"], bobs["found"], alices["found"]) == (
+        "warning",
+        "the role bob, number 4000000000, was dropped; left of it: 2 versions of models, 0 unfinished jobs",
+        "the role alice, number 4000000001, was dropped; left of it: 0 versions of models, 1 unfinished jobs",
+    )
     assert site.execute(OF_OWNERS, role="bob") == []
+    # What the hint says can be run.
+    _, _, statements = bobs["hint"].partition(": ")
+    give, _, delete = statements.partition("; or deletes them: ")
+    site.execute(give.replace("anna", "bob"))
+    assert site.value("SELECT count(*) FROM tensile_models()", role="bob") == 2
+    site.execute(delete)
+    assert site.value("SELECT count(*) FROM tensile.models") == 2
+    (left,) = site.execute(OF_OWNERS, role="carol")
+    assert left["found"] == alices["found"]

@@ -3,12 +3,10 @@
 import pytest
 
 from tests.fixtures.db import Puppet
-from tests.jobs.inserted_rows import add_model
+from tests.jobs.inserted_rows import ELSEWHERE, add_model
 
 NAME = "Bo's"
 
-#: Lets what is there look as if it came from another cluster.
-ELSEWHERE = "UPDATE tensile.homes SET system_identifier = 1, jobs_oid = 1"
 #: As docs/sql/administration.md has it.
 TO_ANOTHER_ROLE = """
 UPDATE tensile.models m SET owned_by = r.oid, owner = r.rolname FROM pg_roles r
@@ -96,9 +94,9 @@ def test_of_a_role_that_is_gone_the_name_that_it_had_is_shown(site):
 def test_in_another_cluster_renamed_owners_get_back_what_is_theirs(site, renamed):
     site.execute("UPDATE tensile.jobs SET state = 'failed', finished_at = now() WHERE kind = 'train'")
     site.execute("SELECT tensile.refresh_names()")
-    # There these numbers are nobody's, or others'.
-    site.execute("UPDATE tensile.models SET owned_by = 4294967294")
-    site.execute("UPDATE tensile.jobs SET submitted_by = (SELECT oid FROM pg_roles WHERE rolname = 'alice')")
+    # There the number is another one's.
+    site.execute("UPDATE tensile.models SET owned_by = 'alice'::regrole")
+    site.execute("UPDATE tensile.jobs SET submitted_by = 'alice'::regrole")
     site.execute(ELSEWHERE)
     site.execute("SELECT * FROM tensile_after_restore()")
     assert site.value("SELECT count(*) FROM tensile_models()", role=NAME) == 1

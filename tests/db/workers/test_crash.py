@@ -17,6 +17,7 @@ from tensile_db.worker.service import Worker
 from tensile_db.worker.supervisor import Supervisor
 from tests.fixtures.uninterrupted import trained_once
 from tests.jobs.ended_jobs import METRICS_AN_EPOCH
+from tests.jobs.inserted_rows import ELSEWHERE
 from tests.patience import PATIENCE_S, wait_until
 from tests.played.forked_process import start_forked
 from tests.played.pooler import pooler
@@ -206,11 +207,11 @@ def test_one_that_is_newer_is_not(database, start_forked):
     database.wait_for_worker()
 
 
-def test_one_that_was_restored_from_elsewhere_is_refused_until_it_is_settled(refused, database, start_forked):
-    database.execute("UPDATE tensile.homes SET system_identifier = 1, jobs_oid = 1")
+def test_one_that_was_restored_is_refused_until_its_owners_are_found(refused, database, start_forked):
+    database.execute(ELSEWHERE)
     line = refused(dsn=database.worker)
-    assert "tensile_db was restored here from another database, where roles and tables had other" in line
-    assert "  Hint: A superuser has to call it first: SELECT * FROM tensile_after_restore()." in line
+    assert "the catalog of tensile_db comes from another database, where roles and tables may have" in line
+    assert "  Hint: As a superuser: SELECT * FROM tensile_after_restore(); after pg_upgrade: " in line
     database.execute("SELECT * FROM tensile_after_restore()")
     start_forked(memory_nbytes=64 * 2**20)
     database.wait_for_worker()

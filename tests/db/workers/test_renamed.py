@@ -2,6 +2,7 @@
 
 import logging
 
+import psycopg
 import pytest
 
 from tensile_db.worker.renamed import RenamedRoles
@@ -71,6 +72,25 @@ def test_rows_are_looked_at_only_where_a_role_has_another_name(database, rename,
         assert owner(database) == "eve"
     finally:
         database.execute("DROP ROLE evelina")
+
+
+def test_a_row_that_somebody_has_locked_is_looked_at_again(database, rename, roles, seconds):
+    rename("eva")
+    with psycopg.connect(database.admin) as other:
+        other.execute("SELECT FROM tensile.models FOR UPDATE")
+        roles.look()
+    assert owner(database) == "eve"
+    seconds[0] = 601
+    roles.look()
+    assert owner(database) == "eva"
+
+
+def test_a_role_that_is_dropped_is_told_from_the_next_of_its_name(database, rename, roles, seconds):
+    roles.look()
+    database.execute("DROP ROLE eve; CREATE ROLE eve")
+    seconds[0] = 601
+    roles.look()
+    assert owner(database) == "eve (dropped)"
 
 
 def test_a_catalog_that_does_not_answer_is_asked_again(database, rename, roles, seconds, caplog):
