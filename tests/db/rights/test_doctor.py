@@ -46,7 +46,7 @@ def test_an_administrator_is_told_of_what_dropped_roles_have_left_and_what_gives
     give, _, delete = statements.partition("; or deletes them: ")
     site.execute(give.replace("anna", "bob"))
     assert site.value("SELECT count(*) FROM tensile_models()", role="bob") == 2
-    site.execute(delete)
+    site.execute(delete.removesuffix("."))
     assert site.value("SELECT count(*) FROM tensile.models") == 2
     (left,) = site.execute(OF_OWNERS, role="carol")
     assert left["found"] == alices["found"]
