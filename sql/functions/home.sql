@@ -10,12 +10,15 @@ AS $$ SELECT ROW(c.system_identifier, 'tensile.jobs'::regclass::oid, now())::ten
 COMMENT ON FUNCTION tensile.current_home() IS 'The row of tensile.homes that stands for this database.';
 
 -- A copy by CREATE DATABASE ... TEMPLATE, a standby and a backup of the cluster's files keep all numbers.
+-- In PL/pgSQL, which keeps its plan: policies ask with every query.
 CREATE OR REPLACE FUNCTION tensile.is_at_home() RETURNS boolean
-LANGUAGE sql STABLE SECURITY DEFINER PARALLEL SAFE
+LANGUAGE plpgsql STABLE SECURITY DEFINER PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT coalesce(bool_and((h.system_identifier, h.jobs_oid) = (c.system_identifier, c.jobs_oid)), false)
-    FROM tensile.homes h, tensile.current_home() c
+BEGIN
+    RETURN (SELECT coalesce(bool_and((h.system_identifier, h.jobs_oid) = (c.system_identifier, 'tensile.jobs'::regclass)), false)
+            FROM tensile.homes h, pg_control_system() c);
+END
 $$;
 
 COMMENT ON FUNCTION tensile.is_at_home() IS 'Whether the catalog''s numbers of roles and tables are those of this database.';
