@@ -3,6 +3,8 @@
 CREATE OR REPLACE FUNCTION tensile.find_owners() RETURNS TABLE (what text, count bigint)
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
+-- Of tables that are not there to be dropped.
+SET client_min_messages = warning
 AS $$
 DECLARE
     me constant oid := (SELECT r.oid FROM pg_roles r WHERE r.rolname = current_user);

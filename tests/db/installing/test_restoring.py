@@ -10,6 +10,7 @@ from tensile_db.catalog.install import install
 from tensile_db.local_postgres import find_postgres
 from tests.cli_runs import run
 from tests.fixtures.db import Puppet, Site
+from tests.jobs.heard_notices import heard_by
 from tests.jobs.inserted_rows import add_job, add_model
 
 FIND = "SELECT * FROM tensile_after_restore()"
@@ -337,12 +338,14 @@ def test_it_can_be_tried_out_again_and_again_in_a_transaction(site, moved):
     add_model(site)
     moved({"alice": NOBODYS})
     with site.connect("postgres", autocommit=False) as connection:
-        connection.execute("CREATE TEMPORARY TABLE tensile_owners (id integer)")
+        heard = heard_by(connection)
+        connection.execute("CREATE TEMPORARY TABLE tensile_families (id integer)")
         for _ in range(2):
             connection.execute("SAVEPOINT before")
             connection.execute(FIND)
             connection.execute("ROLLBACK TO before")
         connection.rollback()
+    assert heard == []
     assert not is_at_home(site)
     found(site)
     assert owners(site) == [("alice", "alice", "digits", 1, False)]
