@@ -155,7 +155,8 @@ BEGIN
 END
 $$;
 
--- Nobody may call anything but users and workers, and nobody at all what acts as another role, or is for superusers.
+-- Nobody may call anything, but for one function, but users and workers, and nobody at all what acts as another role, or
+-- is for superusers.
 DO $$
 DECLARE
     function record;
@@ -177,8 +178,9 @@ BEGIN
             'unsign');
         EXECUTE pg_catalog.format('GRANT EXECUTE ON ROUTINE %s TO %s', function.identity,
             CASE WHEN function.name IN ('cancel_abandoned', 'delete_abandoned_requests', 'pause_over_quota', 'refresh_names')
-            THEN 'tensile_worker' WHEN function.name IN ('is_at_home', 'current_home') THEN 'tensile_user, tensile_worker'
-            ELSE 'tensile_user' END);
+            THEN 'tensile_worker' WHEN function.name = 'current_home' THEN 'tensile_user, tensile_worker'
+            -- The views ask it, and an administrator may let anybody read them.
+            WHEN function.name = 'is_at_home' THEN 'PUBLIC' ELSE 'tensile_user' END);
     END LOOP;
 END
 $$;

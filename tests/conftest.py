@@ -24,6 +24,7 @@ pytest_plugins = (
     "tests.fixtures.worker",
     "tests.fixtures.claims",
     "tests.fixtures.late_workers",
+    "tests.fixtures.moved",
     "tests.fixtures.pauses",
     "tests.fixtures.drafts",
     "tests.fixtures.effort",

@@ -54,6 +54,12 @@ BEGIN
             MESSAGE = format('role "%s" cannot do that while it acts as role "%s", in a SECURITY DEFINER function,'
                              ' an index or a materialized view of that role', caller, role),
             HINT = 'Do it outside of that.';
+    ELSIF NOT tensile.is_at_home() THEN
+        -- What asks for a signature acts past row-level security, by numbers that may be other roles' here.
+        RAISE object_not_in_prerequisite_state USING
+            MESSAGE = 'the catalog of tensile_db comes from another database, where roles and tables may have other numbers',
+            HINT = 'As a superuser: SELECT * FROM tensile_after_restore(); after pg_upgrade: SELECT * FROM'
+                   ' tensile_after_restore(numbers_kept => true).';
     END IF;
     RETURN role;
 END

@@ -19,11 +19,12 @@ BEGIN
     WITH owned (number, name, at) AS (
         SELECT m.owned_by, m.owner, m.created_at FROM tensile.models m
         UNION ALL SELECT j.submitted_by, j.owner, j.created_at FROM tensile.jobs j
-        UNION ALL SELECT q.role_oid, q.role, q.updated_at FROM tensile.quotas q WHERE q.role IS NOT NULL),
+        -- Administrators write these; a quota's name gets nobody more than a quota.
+        UNION ALL SELECT q.role_oid, q.role, '-infinity' FROM tensile.quotas q WHERE q.role IS NOT NULL),
     named AS (SELECT DISTINCT ON (o.number) o.* FROM owned o ORDER BY o.number, o.at DESC),
     ranked AS (SELECT n.*, row_number() OVER (PARTITION BY n.name ORDER BY n.at DESC, n.number DESC) AS place FROM named n)
     SELECT n.number, n.name, r.oid IS NULL AS is_orphan, coalesce(r.oid, me) AS role, coalesce(r.rolname, current_user) AS rolname
-    FROM ranked n LEFT JOIN pg_roles r ON r.rolname = n.name AND n.place = 1;
+    FROM ranked n LEFT JOIN pg_roles r ON r.rolname = n.name AND n.place = 1 AND n.name NOT LIKE '% (dropped)';
 
     -- All versions of a model stay together, and apart from those of other owners'.
     CREATE TEMPORARY TABLE tensile_families ON COMMIT DROP AS
@@ -88,18 +89,19 @@ BEGIN
             HINT = 'Connect as a superuser.';
     END IF;
     LOCK TABLE tensile.homes IN SHARE ROW EXCLUSIVE MODE;
-    IF tensile.is_at_home() THEN
-        IF numbers_kept IS DISTINCT FROM false THEN
-            RAISE NOTICE 'nothing to do: the numbers in the catalog are those of this database'
-                USING HINT = 'If they are not, since only some tables were restored: ' || by_names || '.';
-            RETURN;
-        END IF;
-        IF EXISTS (SELECT FROM tensile.workers w WHERE w.state IN ('starting', 'ready')
-                   AND w.heartbeat_at > clock_timestamp() - make_interval(secs => w.lease_s)) THEN
-            RAISE object_in_use USING
-                MESSAGE = 'a worker is running, whose jobs would be deleted',
-                HINT = 'Stop all workers first, if owners are to be found by their names again.';
-        END IF;
+    IF tensile.is_at_home() AND numbers_kept IS DISTINCT FROM false THEN
+        RAISE NOTICE 'nothing to do: the numbers in the catalog are those of this database'
+            USING HINT = 'If they are not, since only some tables were restored: ' || by_names || '.';
+        RETURN;
+    END IF;
+    -- A worker that came with the dump may have lived a moment before it, and has no session here.
+    IF EXISTS (SELECT FROM tensile.workers w WHERE w.state IN ('starting', 'ready')
+               AND w.heartbeat_at > clock_timestamp() - make_interval(secs => w.lease_s)
+               AND (tensile.is_at_home() OR EXISTS (SELECT FROM pg_stat_activity a
+                                                    WHERE a.datname = current_database() AND a.usename = w.login))) THEN
+        RAISE object_in_use USING
+            MESSAGE = 'a worker is running, whose jobs would be deleted',
+            HINT = 'Stop all workers first.';
     END IF;
     -- Where there is no row, or one of another cluster alone, nothing speaks for the numbers.
     SELECT coalesce(bool_and(h.system_identifier = here.system_identifier), false),
@@ -116,7 +118,9 @@ BEGIN
             SELECT FROM (SELECT m.owned_by AS number, m.owner AS name FROM tensile.models m
                          UNION SELECT j.submitted_by, j.owner FROM tensile.jobs j
                          UNION SELECT q.role_oid, q.role FROM tensile.quotas q) o
-            JOIN pg_roles r ON r.oid = o.number WHERE r.rolname <> o.name)
+            LEFT JOIN pg_roles r ON r.oid = o.number
+            WHERE CASE WHEN r.oid IS NOT NULL THEN r.rolname <> o.name
+                       ELSE EXISTS (SELECT FROM pg_roles p WHERE p.rolname = o.name) END)
         INTO has_other_names;
         IF is_upgraded THEN
             -- Two clusters that one script has set up number their tables alike, and not their roles.

@@ -11,7 +11,7 @@ SELECT
 FROM tensile.memory_timeline_points t
 JOIN tensile.plans p USING (job_id, version)
 JOIN tensile.jobs j ON j.id = t.job_id
-WHERE j.submitted_by = (SELECT oid FROM pg_catalog.pg_roles WHERE rolname = current_user)
+WHERE j.submitted_by = (SELECT oid FROM pg_catalog.pg_roles WHERE rolname = current_user AND tensile.is_at_home())
    OR (SELECT pg_catalog.pg_has_role(current_user, 'tensile_admin', 'USAGE'));
 
 COMMENT ON VIEW tensile.memory_timeline IS 'Device memory over one iteration as each plan predicts it, a row for each span.';

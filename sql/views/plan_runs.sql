@@ -18,7 +18,7 @@ CROSS JOIN LATERAL ROWS FROM (
     pg_catalog.unnest(p.run_recomputes)
 ) WITH ORDINALITY AS r (op, begin_ns, end_ns, recomputes, place)
 JOIN tensile.graph_ops o ON o.digest = p.graph_digest AND o.op_id = r.op
-WHERE j.submitted_by = (SELECT oid FROM pg_catalog.pg_roles WHERE rolname = current_user)
+WHERE j.submitted_by = (SELECT oid FROM pg_catalog.pg_roles WHERE rolname = current_user AND tensile.is_at_home())
    OR (SELECT pg_catalog.pg_has_role(current_user, 'tensile_admin', 'USAGE'));
 
 COMMENT ON VIEW tensile.plan_runs IS 'When each op runs over one iteration as each plan predicts it, recomputations included.';

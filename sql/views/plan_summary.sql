@@ -32,7 +32,7 @@ JOIN tensile.jobs j ON j.id = p.job_id
 LEFT JOIN LATERAL (
     SELECT max(k.peak_nbytes) AS measured_peak_nbytes FROM tensile.memory_peaks k
     WHERE k.job_id = p.job_id AND k.plan_version = p.version) m ON true
-WHERE j.submitted_by = (SELECT oid FROM pg_catalog.pg_roles WHERE rolname = current_user)
+WHERE j.submitted_by = (SELECT oid FROM pg_catalog.pg_roles WHERE rolname = current_user AND tensile.is_at_home())
    OR (SELECT pg_catalog.pg_has_role(current_user, 'tensile_admin', 'USAGE'));
 
 COMMENT ON VIEW tensile.plan_summary IS 'Each plan in a line: its peaks beside eager PyTorch''s and the measured one, what it swaps and recomputes, and why it was made.';

@@ -35,7 +35,7 @@ SELECT
     j.device_seconds
 FROM tensile.jobs j LEFT JOIN pg_catalog.pg_roles o ON o.oid = j.submitted_by
 WHERE j.state IN ('queued', 'waiting', 'running', 'paused')
-  AND (j.submitted_by = (SELECT oid FROM pg_catalog.pg_roles WHERE rolname = current_user)
+  AND (j.submitted_by = (SELECT oid FROM pg_catalog.pg_roles WHERE rolname = current_user AND tensile.is_at_home())
        OR (SELECT pg_catalog.pg_has_role(current_user, 'tensile_admin', 'USAGE')));
 
 COMMENT ON VIEW tensile.progress IS 'The jobs under way and how far each has come, in the shape of pg_stat_progress_*.';

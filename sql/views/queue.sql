@@ -38,7 +38,7 @@ SELECT
     line.worker_id
 FROM line LEFT JOIN suited ON suited.id = line.id
 LEFT JOIN pg_catalog.pg_roles o ON o.oid = line.submitted_by
-WHERE line.submitted_by = (SELECT oid FROM pg_catalog.pg_roles WHERE rolname = current_user)
+WHERE line.submitted_by = (SELECT oid FROM pg_catalog.pg_roles WHERE rolname = current_user AND tensile.is_at_home())
    OR (SELECT pg_catalog.pg_has_role(current_user, 'tensile_admin', 'USAGE'));
 
 COMMENT ON VIEW tensile.queue IS 'The jobs that wait, and how many will be claimed before each; the paused ones, too.';

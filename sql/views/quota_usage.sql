@@ -18,7 +18,7 @@ CROSS JOIN LATERAL (
            count(*) AS jobs
     FROM tensile.jobs j WHERE j.submitted_by = r.oid) u
 WHERE (u.jobs > 0 OR q.role_oid = r.oid OR q.role_oid = 0 AND r.rolname = current_user)
-  AND (r.rolname = current_user OR (SELECT pg_catalog.pg_has_role(current_user, 'tensile_admin', 'USAGE')));
+  AND (r.rolname = current_user AND (SELECT tensile.is_at_home()) OR (SELECT pg_catalog.pg_has_role(current_user, 'tensile_admin', 'USAGE')));
 
 COMMENT ON VIEW tensile.quota_usage IS 'What roles use of the devices, and what they may: a row for each that has jobs or a quota of its own, and one for the role that asks, where there is a quota for all.';
 COMMENT ON COLUMN tensile.quota_usage.role IS 'The role.';

@@ -38,7 +38,7 @@ LEFT JOIN LATERAL (
     WHERE s.search_id = j.id AND k.state = 'succeeded' AND s.value IS NOT NULL
     ORDER BY CASE WHEN r.metric IN ('loss', 'mse', 'rmse', 'mae') THEN s.value ELSE -s.value END, s.number
     LIMIT 1) best ON true
-WHERE j.submitted_by = (SELECT oid FROM pg_catalog.pg_roles WHERE rolname = current_user)
+WHERE j.submitted_by = (SELECT oid FROM pg_catalog.pg_roles WHERE rolname = current_user AND tensile.is_at_home())
    OR (SELECT pg_catalog.pg_has_role(current_user, 'tensile_admin', 'USAGE'));
 
 COMMENT ON VIEW tensile.searches IS 'Searches for hyperparameters: how far they are, and the best so far.';

@@ -18,7 +18,7 @@ SELECT
 FROM tensile.search_trials t
 JOIN tensile.search_requests r ON r.job_id = t.search_id
 JOIN tensile.jobs j ON j.id = t.job_id
-WHERE j.submitted_by = (SELECT oid FROM pg_catalog.pg_roles WHERE rolname = current_user)
+WHERE j.submitted_by = (SELECT oid FROM pg_catalog.pg_roles WHERE rolname = current_user AND tensile.is_at_home())
    OR (SELECT pg_catalog.pg_has_role(current_user, 'tensile_admin', 'USAGE'));
 
 COMMENT ON VIEW tensile.trials IS 'The trials of searches: a training each.';

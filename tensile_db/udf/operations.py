@@ -21,8 +21,8 @@ from tensile_db.udf.search import search_request, search_row
 from tensile_db.udf.session import Session
 from tensile_db.udf.source import missing_source, tell_changes
 
-#: What does not go by anybody's number, and what asks for a row, of which a policy takes care.
-_ANYWHERE = frozenset({"doctor", "missing_source", "grant_usage", "grant_worker", "find_model"})
+#: What does not go by anybody's number.
+_ANYWHERE = frozenset({"doctor", "missing_source", "grant_usage", "grant_worker"})
 
 
 def carry_out(session: Session, operation: str, arguments: Arguments) -> Any:

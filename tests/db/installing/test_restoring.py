@@ -4,7 +4,6 @@ import subprocess
 
 import psycopg
 import pytest
-from psycopg import sql
 
 from tensile_db.catalog.install import install
 from tensile_db.local_postgres import find_postgres
@@ -65,33 +64,6 @@ def restored(site, cluster):
         copy.close()
     with psycopg.connect(cluster.dsn(dbname="postgres"), autocommit=True) as connection:
         connection.execute("DROP DATABASE IF EXISTS restored WITH (FORCE)")
-
-
-@pytest.fixture
-def moved(site):
-    """Play that the site's rows come from another cluster, whose roles have other numbers.
-
-    Returns a function of the numbers there, by role, and of what else is the same there.
-    """
-
-    def move(numbers, *, cluster=1, jobs_oid=1):
-        for table, number in (("models", "owned_by"), ("jobs", "submitted_by"), ("quotas", "role_oid")):
-            column, table = sql.Identifier(number), sql.Identifier("tensile", table)
-            name = sql.Identifier("role" if number == "role_oid" else "owner")
-            changed = sql.SQL("UPDATE {} SET {} = %s WHERE {} = %s").format(table, column, name)
-            with site.connect("postgres") as connection:
-                # Not onto a number that another row of the same key has yet to leave.
-                for aside in (1_000_000_000, 0):
-                    for role, there in numbers.items():
-                        connection.execute(changed, [aside + there, role])
-        site.execute(
-            "UPDATE tensile.homes SET system_identifier = coalesce(%s, system_identifier),"
-            " jobs_oid = coalesce(%s, jobs_oid)",
-            cluster,
-            jobs_oid,
-        )
-
-    return move
 
 
 @pytest.fixture

@@ -71,6 +71,9 @@ def test_no_job_is_claimed_where_roles_have_other_numbers(database, engine):
     worker = register(engine)
     database.execute("INSERT INTO tensile.homes (system_identifier, jobs_oid) VALUES (1, 1)")
     assert claim(engine, worker) == []
+    with pytest.raises(psycopg.errors.ObjectInUse):
+        database.execute("SELECT * FROM tensile_after_restore()")
+    database.execute("UPDATE tensile.workers SET state = 'gone'")
     database.execute("SELECT * FROM tensile_after_restore()")
     assert claim(engine, worker) == []
     assert database.execute("SELECT id FROM tensile.jobs WHERE id = %s", submitted) == []
