@@ -4,6 +4,7 @@ import pytest
 
 from tests.fixtures.db import PUPPET_LOGIN, Puppet
 from tests.jobs.inserted_rows import ELSEWHERE, LEFT_BY_A_JOB, add_job, add_model
+from tests.patience import wait_until
 
 NOT_AT_HOME = (
     "the catalog of tensile_db comes from another database, where roles and tables may have other numbers"
@@ -123,6 +124,9 @@ def test_owners_are_not_found_beside_a_worker_that_is_connected(site):
         sqlstate, message, hint = site.refusal(BY_NAMES, role="postgres")
     assert (sqlstate, message) == ("55006", "a worker is running, whose jobs would be deleted")
     assert hint == "Stop all workers first."
+    # A server process ends a moment after its client has left.
+    sessions = "SELECT count(*) FROM pg_stat_activity WHERE usename = %s"
+    wait_until(lambda: site.value(sessions, PUPPET_LOGIN) == 0, lambda: "the worker's session does not end")
     # Rows of workers that came with a dump look alive for a while.
     assert site.value("SELECT state FROM tensile.workers WHERE login = %s", PUPPET_LOGIN) == "ready"
     site.execute(BY_NAMES)
