@@ -65,22 +65,26 @@ BEGIN
                 HINT = 'COMMIT it first: its job counts towards the quota, or does not.';
         END;
     END IF;
-    SELECT count(*) INTO unfinished FROM tensile.jobs j
-    WHERE j.submitted_by = NEW.submitted_by AND j.state IN ('queued', 'waiting', 'running', 'paused')
-      -- A search computes nothing itself: were its place one of those that its trials need, a few searches
-      -- would wait for one another for ever.
-      AND (NEW.kind = 'search' OR j.kind <> 'search')
-      -- Whoever asks for a prediction submits no job.
-      AND j.kind <> 'serve';
-    IF unfinished >= quota.max_concurrent_jobs AND NEW.kind <> 'serve' THEN
+    IF quota.max_concurrent_jobs IS NOT NULL AND NEW.kind <> 'serve' THEN
+        SELECT count(*) INTO unfinished FROM tensile.jobs j
+        WHERE j.submitted_by = NEW.submitted_by AND j.state IN ('queued', 'waiting', 'running', 'paused')
+          -- A search computes nothing itself: were its place one of those that its trials need, a few searches
+          -- would wait for one another for ever.
+          AND (NEW.kind = 'search' OR j.kind <> 'search')
+          -- Whoever asks for a prediction submits no job.
+          AND j.kind <> 'serve';
+    END IF;
+    IF unfinished >= quota.max_concurrent_jobs THEN
         RAISE configuration_limit_exceeded USING
             MESSAGE = format('role "%s" has %s unfinished jobs, and may have at most %s',
                              NEW.owner, unfinished, quota.max_concurrent_jobs),
             HINT = 'Wait for one to end, or cancel one: tensile.progress lists them; ' || more;
     END IF;
-    used := tensile.device_seconds_of(NEW.submitted_by);
     -- An explanation runs nothing on a device.
-    IF used >= quota.max_device_seconds AND NEW.kind <> 'explain' THEN
+    IF quota.max_device_seconds IS NOT NULL AND NEW.kind <> 'explain' THEN
+        used := tensile.device_seconds_of(NEW.submitted_by);
+    END IF;
+    IF used >= quota.max_device_seconds THEN
         RAISE configuration_limit_exceeded USING
             MESSAGE = format('role "%s" has used %s seconds of device time, and may use %s',
                              NEW.owner, round(used::numeric, 1), quota.max_device_seconds),
