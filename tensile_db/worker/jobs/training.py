@@ -17,6 +17,7 @@ from tensile_db.capture.state import is_of_model
 from tensile_db.capture.step import CapturedStep
 from tensile_db.catalog import metrics
 from tensile_db.data.target_scaling import TargetScaling
+from tensile_db.errors import NonFiniteLoss
 from tensile_db.latency.ewma import LatencyAverage
 from tensile_db.worker.execution.binding import Batch
 from tensile_db.worker.execution.job_memory import JobMemory
@@ -138,23 +139,18 @@ class Training:
     def run(self) -> Trained:
         """Train to the end.
 
-        Raises Stopped, after which `checkpoint` has where to go on, NonFiniteLoss, LostLease.
+        Raises Stopped, after which `checkpoint` has where to go on, LostLease; NonFiniteLoss, but where there
+        is a best epoch to keep.
         """
         self._forget_later_records()
-        self._validate_if_due()
-        # Closed here, however it ends: a collection of garbage in any thread, which may hold a lock that the
-        # thread ahead waits for, must not be what waits for that thread.
-        with closing(self._work.rows.training(self._progress.iteration + 1)) as batches:
-            while not self._is_over():
-                self._train_on(next(batches))
+        diverged = self._train_while_finite()
         self._job.turn.end()
         progress, epochs = self._progress, self._epochs_done()
         if progress.best_metrics is not None:
             # A search's session, which has many, is not told of each trial's.
             if progress.best_epoch < self._work.epochs and self._job.row.search_id is None:
-                self._job.notice(
-                    f"the model is of epoch {progress.best_epoch}, the best of {epochs} that were trained"
-                )
+                said = f"the model is of epoch {progress.best_epoch}, the best of {epochs} that were trained"
+                self._job.notice(said if diverged is None else f"{diverged.message}: {said}")
             weights, epoch, values = self._best_weights, progress.best_epoch, progress.best_metrics
         else:
             weights, epoch, values = self._memory.state(is_of_model), epochs, progress.metrics or {}
@@ -177,6 +173,21 @@ class Training:
         """Free what the steps hold, also after an iteration broke off."""
         self._forward.close()
         self._step.close()
+
+    def _train_while_finite(self) -> NonFiniteLoss | None:
+        """Train to the end; return what ended it before, where an epoch is the best and stays that."""
+        try:
+            self._validate_if_due()
+            # Closed here, however it ends: a collection of garbage in any thread, which may hold a lock that
+            # the thread ahead waits for, must not be what waits for that thread.
+            with closing(self._work.rows.training(self._progress.iteration + 1)) as batches:
+                while not self._is_over():
+                    self._train_on(next(batches))
+        except NonFiniteLoss as error:
+            if self._progress.best_metrics is None:
+                raise
+            return error
+        return None
 
     def _train_on(self, batch: Batch) -> None:
         self._step.at_boundary(

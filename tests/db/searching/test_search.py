@@ -87,6 +87,25 @@ def test_waiting_returns_the_best_trial_and_tells_how_far_it_is(database, search
     assert all(str(row["search_id"]) in notice for notice in notices)
 
 
+def test_a_trial_with_a_patience_that_diverges_counts_by_its_best_epoch(database, searches, start_worker):
+    start_worker()
+    space = {"learning_rate": {"choices": [1e-3, 1.0]}}
+    # With the larger rate each update makes weights larger.
+    options = {"patience": 50, "weight_decay": 2.5}
+    search = searches.submit(space, method="grid", epochs=40, batch_size=8, options=Jsonb(options))
+    assert database.wait(search)["state"] == "succeeded"
+    trials = searches.trials(search)
+    assert [(trial["state"], trial["error"]) for trial in trials] == [("succeeded", None)] * 2
+    seen = database.execute(
+        "SELECT value FROM tensile.training_metrics WHERE job_id = %s AND split = 'validation'"
+        " AND metric = 'loss' ORDER BY epoch",
+        trials[1]["job_id"],
+    )
+    losses = [row["value"] for row in seen]
+    assert 0 < len(losses) < 40
+    assert trials[1]["value"] == min(losses)
+
+
 def test_losers_are_stopped_at_the_end_of_an_epoch_and_say_why(database, searches, start_worker):
     start_worker()
     space = {"learning_rate": {"choices": [1e-6, 0.1]}}

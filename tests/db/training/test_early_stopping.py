@@ -1,5 +1,7 @@
 """A real worker stops a training that has a patience, and keeps the best epoch, whatever comes between."""
 
+import re
+
 import pytest
 
 from tests.jobs import ended_jobs
@@ -67,6 +69,23 @@ def test_of_a_training_that_its_patience_does_not_end_the_model_is_the_best_epoc
     assert (job["result"]["epochs"], job["result"]["epoch"]) == (30, best)
     assert best < 30
     assert noise.weights(job["id"]) == noise.weights(trained(noise, None, epochs=best)["id"])
+
+
+def test_of_a_training_that_diverges_the_best_epoch_is_kept(noise, start_worker):
+    start_worker()
+    # Each update makes weights four times larger.
+    growing = {"optimizer": "sgd", "learning_rate": 1.0}
+    options = {"hidden_units": [32], "weight_decay": 5.0}
+    job = trained(noise, None, options=options | {"patience": 100}, **growing)
+    result = job["result"]
+    assert 1 < result["epochs"] == job["iteration"] // ITERATIONS_AN_EPOCH
+    best = result["epoch"]
+    (said,) = notices(noise, job)
+    why, _, what = said.partition(": ")
+    assert re.fullmatch(r"the loss became (nan|inf) in iteration \d+ \(epoch \d+\)", why)
+    assert what == f"the model is of epoch {best}, the best of {result['epochs']} that were trained"
+    as_long = trained(noise, None, options=options, epochs=best, **growing)
+    assert noise.weights(job["id"]) == noise.weights(as_long["id"])
 
 
 @pytest.mark.thorough
