@@ -1,6 +1,7 @@
 """Reads a job's rows, as the role that submitted it, under one snapshot, straight into files."""
 
 import errno
+import select
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -24,6 +25,9 @@ from tensile_db.errors import BadData, Forbidden, JobCancelled, QuotaExceeded, T
 #: Rows parsed together: few enough to stay in the processor's caches, many enough for numpy.
 BLOCK_ROWS = 4096
 BLOCK_NBYTES = 4 * 2**20
+
+#: What is decrypted, but not taken yet, shows nowhere that can be waited for.
+_LOOK_ANYWAY_MS = 100
 
 #: How often rows are read anew that others rewrote after the snapshot.
 _MOST_READINGS = 5
@@ -185,16 +189,22 @@ def _require_unchanged(connection: psycopg.Connection[Any], source: Source) -> N
 def _blocks(pgconn: psycopg.pq.abc.PGconn) -> Iterator[list[Row]]:
     """Yield the rows of the COPY under way, each as sent, some at a time.
 
-    By libpq's own call, which waits without the interpreter's lock: psycopg's loop passes through five
-    Python functions for each row.
+    By libpq's own calls: psycopg's loop passes through five Python functions for each row.  None of them may
+    wait, for psycopg keeps the interpreter's lock meanwhile, and all jobs would wait as well, also those that
+    the server waits for: a view's rows may be predicted by this very process.
     """
     rows: list[Row] = []
     nbytes = 0
-    begun = False
+    begun = is_silent = False
     while True:
-        message_nbytes, message = pgconn.get_copy_data(0)
+        message_nbytes, message = pgconn.get_copy_data(1)
+        if message_nbytes == 0:
+            _take_more(pgconn, wait=is_silent)
+            is_silent = True
+            continue
         if message_nbytes < 0:
             break
+        is_silent = False
         # The server sends a message for each row; the header comes with the first, the trailer alone.
         row: Row = message if begun else strip_header(message)
         begun = True
@@ -213,11 +223,28 @@ def _blocks(pgconn: psycopg.pq.abc.PGconn) -> Iterator[list[Row]]:
 def _end_copy(pgconn: psycopg.pq.abc.PGconn) -> None:
     """Take what the server says at the end, all of it, for only then is the connection idle."""
     failures = []
-    while (result := pgconn.get_result()) is not None:
+    while True:
+        while pgconn.is_busy():
+            _take_more(pgconn, wait=True)
+        result = pgconn.get_result()
+        if result is None:
+            break
         if result.status == psycopg.pq.ExecStatus.FATAL_ERROR:
             failures.append(psycopg.errors.error_from_result(result))
     if failures:
         raise failures[0]
+
+
+def _take_more(pgconn: psycopg.pq.abc.PGconn, *, wait: bool) -> None:
+    """Take what the server has sent; first wait for it, without the interpreter's lock.
+
+    wait: only where nothing was there before, for each wait gives the lock away, also where rows are there.
+    """
+    if wait:
+        readable = select.poll()
+        readable.register(pgconn.socket, select.POLLIN)
+        readable.poll(_LOOK_ANYWAY_MS)
+    pgconn.consume_input()
 
 
 def _about(bad: BadRow, source: Source, row: Row, place: int) -> TensileError:
