@@ -194,18 +194,17 @@ def _shape_of_array(column: Column, dimensions: tuple[int, ...]) -> tuple[int, .
 def require_finite(
     values: npt.NDArray[Any], rows: npt.NDArray[np.int64], row_name: RowName, columns: Sequence[str]
 ) -> None:
-    """Raise BadData for a number that is not finite, naming its row and, where there are several, its column.
+    """Raise BadData for a number that is not finite, naming its row and, unless it is of an array, its column.
 
-    values: [rows, ...]; rows: their places in the source; columns: names, each of one value if there are
-    several.
+    values: [rows, ...]; rows: their places in the source; columns: names, each of one value, or one of an
+    array.
     """
     finite = np.isfinite(values.reshape(len(values), -1))
     if not finite.all():
         first = int(finite.all(axis=1).argmin())
         of_row = _of(row_name, int(rows[first]))
-        # One column may hold an array, all of whose elements are features.
         what, hint = f"features{of_row} hold", REPLACE
-        if len(columns) > 1:
+        if len(columns) == finite.shape[1]:
             place = int(finite[first].argmin())
             what = f'feature "{columns[place]}"{of_row} holds'
             if np.isnan(values[first, place]):

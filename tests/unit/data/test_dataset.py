@@ -58,7 +58,7 @@ def test_numeric_columns_become_standardised_features_and_constants_become_zero(
 
 
 def test_a_number_that_is_not_finite_names_its_row(tmp_path):
-    with pytest.raises(BadData, match="the features of row id=101 hold NaN"):
+    with pytest.raises(BadData, match='the feature "x0" of row id=101 holds NaN'):
         _vectors(tmp_path, [[1.0], [float("nan")], [2.0]])
 
 
@@ -67,7 +67,7 @@ def test_a_number_too_far_from_those_of_the_training_names_its_row(tmp_path):
     for far in (1e60, -1e300, 1.7e308):
         features = Features(values=np.array([[1.0], [far]]), spec=spec, row_name=_row_name)
         batches = PredictingSet(features, ["a", "b"], batch_size=2).batches()
-        with pytest.raises(BadData, match="the features of row id=101 hold NaN or a number out of range"):
+        with pytest.raises(BadData, match='the feature "x0" of row id=101 holds NaN or a number'):
             next(batches)
 
 
@@ -315,7 +315,7 @@ def test_a_row_held_out_that_is_far_from_those_of_the_training_is_refused(tmp_pa
         seed=4,
         row_name=_row_name,
     )
-    with pytest.raises(BadData, match="the features of row id=102 hold NaN or a number out of range"):
+    with pytest.raises(BadData, match='the feature "x0" of row id=102 holds NaN or a number'):
         next(far.validation(2))
 
 

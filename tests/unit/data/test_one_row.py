@@ -309,5 +309,5 @@ def test_a_number_too_far_from_those_of_the_training_is_refused(tmp_path):
     columns = [Column(name="x", form=Form.FIXED, wire=">f8")]
     _, spec = table(columns, [np.arange(ROWS, dtype=np.float64)], tmp_path)
     for far in (1e60, -1e300):
-        with pytest.raises(BadData, match="the features hold NaN or a number out of range"):
+        with pytest.raises(BadData, match='the feature "x" holds NaN or a number out of range'):
             features_of_row(spec, "array", sent([far]))

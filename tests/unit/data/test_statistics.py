@@ -102,5 +102,5 @@ def test_a_row_far_from_those_of_a_small_deviation_is_refused():
         mean=(0.0,),
         scale=(1e-200,),
     )
-    with pytest.raises(BadData, match="of row 0 hold NaN or a number out of range"):
+    with pytest.raises(BadData, match='"x" of row 0 holds NaN or a number out of range'):
         batch(np.array([[1.0]]), np.array([0]), spec, str)
