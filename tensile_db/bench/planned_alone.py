@@ -62,7 +62,8 @@ def measure(
 ) -> dict[str, Any]:
     """Return the median processor time of planning the graphs together, and the memory that it took.
 
-    share: of the sum of the eager peaks; None: all of the device's memory.  change: plan them, then measure
+    share: of the sum of the eager peaks; None: all of the device's memory.  They get the least that will do
+    where that is more: `given` is the share that they were planned within.  change: plan them, then measure
     how they are planned again; `slower` is the re-plan's time of an iteration over a first plan's.  That is
     what others wait for; where it may be better, `improved_s` is the time that looking for better plans
     takes while nobody waits, and `improved` what `slower` comes to.
@@ -148,6 +149,7 @@ def measure(
     return slower | {
         "seconds": round(median(seconds), 3),
         "memory_nbytes": most_nbytes,
+        "given": round(memory_nbytes / eager_nbytes, 4),
         "msr": round(1 - held_nbytes / eager_nbytes, 4),
         "eor": round(sum(plan.prediction.time_ns for plan in plans) / eager_ns, 4),
     }

@@ -7,12 +7,12 @@ Source: ours; docs/planner/your_own.md, "A policy of your own".
 
 import json
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tensile_db.commands.own_functions import call, failure, load, require_no_module
-from tensile_db.errors import InvalidPlan, InvalidRequest, format_nbytes
+from tensile_db.errors import InvalidPlan, InvalidRequest, format_nbytes, format_value
 
 if TYPE_CHECKING:
     from tensile_db.scheduler.plan import DeviceSpec, Plan
@@ -41,12 +41,15 @@ def use_policy(name: str, tell: Callable[[str], None] = lambda _: None) -> None:
 
 def _checked(name: str, function: Callable[..., Any], tell: Callable[[str], None]) -> "Policy":
     """Return the policy whose plans are valid, within the memory, and known by its name."""
+    from tensile_db.scheduler.plan import Plan
 
     def planned(jobs: "Sequence[JobRequest]", device: "DeviceSpec", memory_nbytes: int) -> tuple[object, ...]:
         def made() -> tuple[object, ...]:
             # What they take out of a list is not taken out of ours.
             plans = function(tuple(jobs), device, memory_nbytes)
-            return () if plans is None else tuple(plans)
+            if isinstance(plans, Plan):
+                raise _no_sequence(name, "a plan", len(jobs))
+            return tuple(plans) if isinstance(plans, Iterable) else (plans,)
 
         return call("policy", name, made)
 
@@ -54,10 +57,16 @@ def _checked(name: str, function: Callable[..., Any], tell: Callable[[str], None
         try:
             return _named(name, jobs, planned(jobs, device, memory_nbytes), device, memory_nbytes)
         except InvalidRequest as error:
-            tell(error.message)
+            tell(f"{error.message} (within {format_nbytes(memory_nbytes)})")
             raise
 
     return plan
+
+
+def _no_sequence(name: str, returned: str, jobs: int) -> InvalidRequest:
+    return InvalidRequest(
+        f'policy "{name}" returned {returned}, not a sequence of a plan for each job, here {jobs}', hint=_HINT
+    )
 
 
 def _named(
@@ -72,8 +81,9 @@ def _named(
     from tensile_db.scheduler.plan import Plan
 
     given = [each for each in made if isinstance(each, Plan)]
-    if not len(given) == len(made) == len(jobs):
-        raise InvalidRequest(f'policy "{name}" returned no plan for each of {len(jobs)} jobs', hint=_HINT)
+    if len(given) < len(made) or len(given) != len(jobs):
+        returned = "something else than plans" if len(given) < len(made) else f"{len(given)} plans"
+        raise _no_sequence(name, returned, len(jobs))
     plans, held_nbytes = [], 0
     for job, each in zip(jobs, given, strict=True):
         try:
@@ -101,7 +111,12 @@ def _plain(plan: "Plan", name: str) -> "Plan":
 
     Whatever counts is a whole number, as numpy's, and whatever can be gone through once is a list.
     """
+    from tensile_db.scheduler.plan import Event
     from tensile_db.scheduler.plan_json import plan_from_json, schedule_to_json
 
-    schedule = json.dumps(schedule_to_json(replace(plan, policy=name)), default=operator.index)
+    events = tuple(plan.events)
+    for place, event in enumerate(events):
+        if not isinstance(event, Event):
+            raise InvalidRequest(f'plan.events[{place}] is "{format_value(event)}", not an event')
+    schedule = json.dumps(schedule_to_json(replace(plan, policy=name, events=events)), default=operator.index)
     return plan_from_json({"plan": json.loads(schedule)})

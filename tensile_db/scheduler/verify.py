@@ -52,14 +52,29 @@ def verify(graph: StepGraph, instructions: Sequence[Instruction], start_on_host:
             raise InvalidPlan(f"instruction {index} ({instruction}): {error.message}") from None
     for tensor, (begins, ends) in enumerate(zip(start, checker.where, strict=True)):
         if begins is not ends:
-            raise InvalidPlan(
-                f"tensor {tensor} starts an iteration as {begins.name} but ends it as {ends.name}"
-            )
+            raise InvalidPlan(f'tensor {tensor} ("{graph.tensors[tensor].name}") {_unlike(begins, ends)}')
     missing = [op.id for op in graph.ops if op.id not in checker.computed]
     if missing:
         raise InvalidPlan(f"ops {missing[:5]} never run")
     checker.check_last_values()
     return checker.peak_nbytes
+
+
+def _unlike(begins: _Where, ends: _Where) -> str:
+    """Say of a tensor that the end of an iteration is not what the next one begins with."""
+    if begins is _NOWHERE:
+        return f"is never released: it is still {_PLACES[ends]} when the iteration ends"
+    return f"is {_PLACES[begins]} when an iteration begins, but {_PLACES[ends]} when it ends"
+
+
+#: For people.
+_PLACES = {
+    _Where.NOWHERE: "nowhere",
+    _Where.DEVICE: "on the device",
+    _Where.LEAVING: "on its way to the host",
+    _Where.HOST: "on the host",
+    _Where.ARRIVING: "on its way to the device",
+}
 
 
 class _Checker:

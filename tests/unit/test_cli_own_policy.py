@@ -159,10 +159,17 @@ def test_what_is_not_there_is_told_before_anything_is_captured(policy, name, sai
             "def plan():\n    pass\n",
             "failed: TypeError: plan() takes 0 positional arguments but 3 were given",
         ),
-        (_FUNCTION + "    return None\n", "returned no plan for each of 1 jobs"),
-        (_FUNCTION + "    return 7\n", "failed: TypeError: 'int' object is not iterable"),
-        (_FUNCTION + "    return []\n", "returned no plan for each of 1 jobs"),
-        (_FUNCTION + "    return ['a plan']\n", "returned no plan for each of 1 jobs"),
+        (
+            _FUNCTION + "    return None\n",
+            "returned something else than plans, not a sequence of a plan for each job, here 1",
+        ),
+        (_FUNCTION + "    return 7\n", "returned something else than plans"),
+        (_FUNCTION + "    return []\n", "returned 0 plans, not a sequence of a plan for each job, here 1"),
+        (_FUNCTION + "    return ['a plan']\n", "returned something else than plans"),
+        (
+            _FUNCTION + "    return Plan(policy='mine', order=order, events=())\n",
+            "returned a plan, not a sequence of a plan for each job, here 1",
+        ),
         (
             _FUNCTION + "    return [Plan(policy='mine', order=order[1:], events=())]\n",
             "made an invalid plan: plan.order has",
@@ -183,7 +190,7 @@ def test_what_is_not_there_is_told_before_anything_is_captured(policy, name, sai
         ),
         (
             _FUNCTION + "    return [Plan(policy='mine', order=order, events=('swap',))]\n",
-            "made what is no plan",
+            'made an invalid plan: plan.events[0] is "swap", not an event',
         ),
         (
             _FUNCTION + "    return [Plan(policy='mine', order=order, events=(), packed=(9999,))]\n",

@@ -21,8 +21,9 @@ def cell(value: object) -> str:
 
 
 def gib(nbytes: int) -> str:
-    """Return a size in GiB."""
-    return f"{nbytes / GIB:.2f}"
+    """Return a size in GiB, of a small network, too, with two digits at least."""
+    size = nbytes / GIB
+    return f"{size:.2f}" if size >= 0.1 else f"{size:.2g}"
 
 
 def ms(ns: int) -> str:

@@ -3,18 +3,18 @@
 from typing import Any
 
 from tensile_db.bench.networks.workloads import title_of
-from tensile_db.bench.reports.markdown import GIB, table
+from tensile_db.bench.reports.markdown import table
 from tensile_db.bench.reports.plan_time_parts import Part, part_of
 
 
 def markdown(document: dict[str, Any]) -> str:
     """Return the tables: networks, re-plans, arrivals, and the curve."""
     networks = table(
-        ["network", "memory", "policy", "seconds", "GiB", "MSR", "EOR"],
+        ["network", "memory", "policy", "seconds", "MiB", "MSR", "EOR"],
         (
             [
                 title_of(row["network"]),
-                "ample" if row["share"] is None else f"{row['share']:.0%} of eager's peak",
+                _memory(row),
                 made_by(row),
                 *_cells(row),
             ]
@@ -23,7 +23,7 @@ def markdown(document: dict[str, Any]) -> str:
     )
     again = table(
         [
-            *("network", "planned again after", "policy", "seconds", "GiB", "MSR", "EOR"),
+            *("network", "planned again after", "policy", "seconds", "MiB", "MSR", "EOR"),
             *("times a first plan's", "improved in seconds", "to times a first plan's"),
         ],
         (
@@ -40,7 +40,7 @@ def markdown(document: dict[str, Any]) -> str:
         ),
     )
     curve = table(
-        ["ops", "policy", "seconds", "GiB", "MSR", "EOR"],
+        ["ops", "policy", "seconds", "MiB", "MSR", "EOR"],
         ([f"{row['ops']:,}", made_by(row), *_cells(row)] for row in document["curve"]),
     )
     between = (
@@ -50,8 +50,8 @@ def markdown(document: dict[str, Any]) -> str:
     )
     older = _older(document) if "kept" in document else ""
     again = f"{again}\n\n{_arrivals(document['arrived'])}" if "arrived" in document else again
-    tables = f"{networks}\n\n{between}\n\n{again}\n\nEver deeper ResNets, half of eager's peak:\n\n{curve}"
-    return older + tables
+    deeper = "Ever deeper ResNets, half of eager's peak, or the least that will do:"
+    return f"{older}{networks}\n\n{between}\n\n{again}\n\n{deeper}\n\n{curve}"
 
 
 def _older(document: dict[str, Any]) -> str:
@@ -62,6 +62,24 @@ def _older(document: dict[str, Any]) -> str:
     # Older documents do not say; seconds are those of a machine.
     on = f", {kept['machine']['processor']}" if "machine" in kept else ""
     return f"{what}: `{kept['command']}`, {kept['at']}{on}.\n\n"
+
+
+def _memory(row: dict[str, Any]) -> str:
+    """Return what a row's jobs were planned within, which may be more than was asked for."""
+    share = row["share"]
+    if share is None:
+        return "ample"
+    # Older documents do not say.
+    given = row.get("given", share)
+    if given > share + _ROUNDED:
+        return f"{given:.1%} of eager's peak, the least that will do"
+    return f"{share:.0%} of eager's peak"
+
+
+MIB = 2**20
+
+#: More than that, a share is another one.
+_ROUNDED = 1e-4
 
 
 def made_by(row: dict[str, Any]) -> str:
@@ -114,4 +132,4 @@ _CHANGES = {"drift": "latencies 0.7 to 1.4 times", "arrival": "a fifth less memo
 def _cells(row: dict[str, Any]) -> list[object]:
     if "refused" in row:
         return [row["refused"], None, None, None]
-    return [row["seconds"], round(row["memory_nbytes"] / GIB, 3), row["msr"], row["eor"]]
+    return [row["seconds"], f"{row['memory_nbytes'] / MIB:,.1f}", row["msr"], row["eor"]]

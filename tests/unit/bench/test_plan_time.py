@@ -67,7 +67,7 @@ def test_re_plans_begin_with_the_plans_in_force_and_are_compared_with_first_plan
 
 
 def test_the_report_tells_first_plans_from_re_plans():
-    figures = {"policy": "auto", "seconds": 0.1, "memory_nbytes": 2**30, "msr": 0.5, "eor": 1.25}
+    figures = {"policy": "auto", "seconds": 0.1, "memory_nbytes": 2**31, "msr": 0.5, "eor": 1.25}
     row = {"network": "resnet50", "share": None} | figures
     arrived = {"newcomer": "vgg16", "running": 4, "share": 0.2, "seconds": 0.07, "beside": True}
     arrived |= {"slowdown": 1.1, "mended_s": 2.0, "mended": 0.95, "careful_s": 3.0, "careful": 0.96}
@@ -76,10 +76,10 @@ def test_the_report_tells_first_plans_from_re_plans():
     at_once = row | {"at_once": True, "seconds": 0.05}
     document = {"rows": [at_once, row], "again": [again], "curve": [{"ops": 1000} | figures]}
     page = markdown(document | {"arrived": [arrived]})
-    assert "| ResNet-50 | ample | auto | 0.100 | 1.000 | 0.500 | 1.250 |" in page
-    assert "| ResNet-50 | ample | auto, at once | 0.050 | 1.000 | 0.500 | 1.250 |" in page
+    assert "| ResNet-50 | ample | auto | 0.100 | 2,048.0 | 0.500 | 1.250 |" in page
+    assert "| ResNet-50 | ample | auto, at once | 0.050 | 2,048.0 | 0.500 | 1.250 |" in page
     assert (
-        "| ResNet-50 | a fifth less memory | auto | 0.020 | 1.000 | 0.500 | 1.250 | 1.100 | 2.500 | 1.010 |"
+        "| ResNet-50 | a fifth less memory | auto | 0.020 | 2,048.0 | 0.500 | 1.250 | 1.100 | 2.500 | 1.010 |"
         in page
     )
     assert (
@@ -87,6 +87,21 @@ def test_the_report_tells_first_plans_from_re_plans():
         " | 3.000 | 0.960 | 0.125 | 1.500 |" in page
     )
     assert "newcomer" not in markdown(document)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"share": None, "given": 3.5}, "ample"),
+        ({"share": 0.35}, "35% of eager's peak"),
+        ({"share": 0.35, "given": 0.3499}, "35% of eager's peak"),
+        ({"share": 0.35, "given": 0.4473}, "44.7% of eager's peak, the least that will do"),
+    ],
+)
+def test_a_first_plan_says_what_it_was_made_within(asked, said):
+    row = {"network": "mlp", "policy": "tensile", "seconds": 0.1, "memory_nbytes": 2**20, "msr": 0, "eor": 1}
+    page = markdown({"rows": [row | asked], "again": [], "curve": []})
+    assert f"| {said} | tensile | 0.100 | 1.0 | 0 | 1 |" in page
 
 
 MADE = {"machine": {"processor": "An Abacus"}, "versions": {"python": "3.11.7"}}

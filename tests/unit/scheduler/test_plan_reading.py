@@ -169,7 +169,11 @@ def test_what_is_no_document_is_refused(document):
     [
         (("plan", "events", 1), ..., "instruction 7 (Compute(op=2, recompute=False)): op 2 reads tensor 1, "),
         (("plan", "events", 5), ..., "op 0 reads tensor 0, which is HOST"),
-        (("plan", "events", 3), ..., "tensor 2 starts an iteration as NOWHERE but ends it as DEVICE"),
+        (
+            ("plan", "events", 3),
+            ...,
+            'tensor 2 ("loss") is never released: it is still on the device when the iteration ends',
+        ),
         (("plan", "order"), [1, 0, 2], "instruction 0 (Compute(op=1, recompute=False)): op 1 reads tensor 1"),
         (("graph", "ops", 0, "recomputable"), False, "runs op 0 again, which has not run or must not run"),
         (("plan", "events", 6, "tensor"), 1, "waits for tensor 1, of which no copy is under way"),
