@@ -48,6 +48,8 @@ def check_writable(file: Path | None, suffixes: tuple[str, ...]) -> None:
     """Raise InvalidRequest, before anything long is done, where a file cannot be written."""
     if file is None:
         return
+    if str(file) == "-":
+        raise InvalidRequest("a file is wanted, not standard output", hint="Name it, e.g. ./made.json.")
     if suffixes and file.suffix.lower() not in suffixes:
         raise InvalidRequest(
             f'cannot draw a picture as "{file.name}"', hint=f"Name a file that ends in {', '.join(suffixes)}."

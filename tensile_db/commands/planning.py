@@ -198,7 +198,11 @@ def _plan_alone(
 ) -> "JobPlan":
     title = f"planning {len(graph.ops)} ops over {len(graph.tensors)} tensors"
     slow = "still planning: where memory is short, that may take a minute or two"
-    with step(title, slow=slow if at_once else f"{slow}; --at-once is quick"):
+    if ":" in policy:
+        slow = f"still planning by {policy}"
+    elif not at_once:
+        slow += "; --at-once is quick"
+    with step(title, slow=slow):
         from tensile_db.scheduler.clocks import check_clock
         from tensile_db.scheduler.joint import plan_jobs
         from tensile_db.scheduler.request import JobRequest

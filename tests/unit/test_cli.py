@@ -287,10 +287,16 @@ def test_a_picture_in_an_unknown_format_is_refused_before_anything_is_captured(r
     assert ".png, .svg, .pdf" in result.stderr
 
 
-def test_a_trace_into_a_folder_that_is_not_there_is_refused(run, tmp_path):
-    result = run("plan", "mlp", "--device", "sim:a6000", "--trace", str(tmp_path / "nowhere" / "trace.json"))
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [("nowhere/trace.json", "there is no folder nowhere"), ("-", "a file is wanted, not standard output")],
+)
+def test_a_trace_is_refused_where_it_cannot_be_written(run, tmp_path, monkeypatch, file, said):
+    monkeypatch.chdir(tmp_path)
+    result = run("plan", "mlp", "--device", "sim:a6000", "--trace", file)
     assert result.exit_code == 1
-    assert "there is no folder" in result.stderr
+    assert said in result.stderr
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow
