@@ -62,11 +62,11 @@ def measure(
 ) -> dict[str, Any]:
     """Return the median processor time of planning the graphs together, and the memory that it took.
 
-    share: of the sum of the eager peaks; None: all of the device's memory.  They get the least that will do
-    where that is more: `given` is the share that they were planned within.  change: plan them, then measure
-    how they are planned again; `slower` is the re-plan's time of an iteration over a first plan's.  That is
-    what others wait for; where it may be better, `improved_s` is the time that looking for better plans
-    takes while nobody waits, and `improved` what `slower` comes to.
+    share: of the sum of the eager peaks; None: all of the device's memory.  They get what their whole ops
+    need where that is more: `given` is the share that they were planned within.
+    change: plan them, then measure how they are planned again; `slower` is the re-plan's time of an iteration
+    over a first plan's.  That is what others wait for; where it may be better, `improved_s` is the time that
+    looking for better plans takes while nobody waits, and `improved` what `slower` comes to.
     in_lanes: planned as a worker does it, for lanes and turns, else side by side, each with its share.
     at_once: first plans are made as a worker has them made for jobs that wait for them; lanes are chosen with
     care all the same.
@@ -118,6 +118,7 @@ def measure(
                 "improved_s": round(time.process_time() - begin_s, 3),
                 "improved": round(_period_ns(improved) / fresh_ns, 4),
             }
+    given = round(memory_nbytes / eager_nbytes, 4)
     eager_ns = sum(sum(request.latencies_ns) for request in requests)
     seconds = []
     # As the worker's planning process does, between whose answers there is time for it.
@@ -142,14 +143,14 @@ def measure(
         plans, held_nbytes, _ = plan(requests, budgeted, memory_nbytes, in_force)
         _, most_nbytes = tracemalloc.get_traced_memory()
     except TensileError as error:
-        return {"refused": error.message}
+        return {"refused": error.message, "given": given}
     finally:
         tracemalloc.stop()
         gc.enable()
     return slower | {
         "seconds": round(median(seconds), 3),
         "memory_nbytes": most_nbytes,
-        "given": round(memory_nbytes / eager_nbytes, 4),
+        "given": given,
         "msr": round(1 - held_nbytes / eager_nbytes, 4),
         "eor": round(sum(plan.prediction.time_ns for plan in plans) / eager_ns, 4),
     }

@@ -7,7 +7,7 @@ Source: ours; docs/planner/your_own.md, "A policy of your own".
 
 import json
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -48,8 +48,12 @@ def _checked(name: str, function: Callable[..., Any], tell: Callable[[str], None
             # What they take out of a list is not taken out of ours.
             plans = function(tuple(jobs), device, memory_nbytes)
             if isinstance(plans, Plan):
-                raise _no_sequence(name, "a plan", len(jobs))
-            return tuple(plans) if isinstance(plans, Iterable) else (plans,)
+                raise _returned(name, "a plan, not a sequence with one for each job")
+            try:
+                each = iter(plans)
+            except TypeError:
+                return (plans,)
+            return tuple(each)
 
         return call("policy", name, made)
 
@@ -57,16 +61,14 @@ def _checked(name: str, function: Callable[..., Any], tell: Callable[[str], None
         try:
             return _named(name, jobs, planned(jobs, device, memory_nbytes), device, memory_nbytes)
         except InvalidRequest as error:
-            tell(f"{error.message} (within {format_nbytes(memory_nbytes)})")
+            tell(f"{error.message} (asked for a plan within {format_nbytes(memory_nbytes)})")
             raise
 
     return plan
 
 
-def _no_sequence(name: str, returned: str, jobs: int) -> InvalidRequest:
-    return InvalidRequest(
-        f'policy "{name}" returned {returned}, not a sequence of a plan for each job, here {jobs}', hint=_HINT
-    )
+def _returned(name: str, what: str) -> InvalidRequest:
+    return InvalidRequest(f'policy "{name}" returned {what}', hint=_HINT)
 
 
 def _named(
@@ -81,9 +83,10 @@ def _named(
     from tensile_db.scheduler.plan import Plan
 
     given = [each for each in made if isinstance(each, Plan)]
-    if len(given) < len(made) or len(given) != len(jobs):
-        returned = "something else than plans" if len(given) < len(made) else f"{len(given)} plans"
-        raise _no_sequence(name, returned, len(jobs))
+    if len(given) < len(made):
+        raise _returned(name, "something else than a sequence of plans")
+    if len(given) != len(jobs):
+        raise _returned(name, f"{len(given)} plans for {len(jobs)} job{'s' * (len(jobs) > 1)}")
     plans, held_nbytes = [], 0
     for job, each in zip(jobs, given, strict=True):
         try:

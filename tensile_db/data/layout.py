@@ -194,10 +194,10 @@ def _shape_of_array(column: Column, dimensions: tuple[int, ...]) -> tuple[int, .
 def require_finite(
     values: npt.NDArray[Any], rows: npt.NDArray[np.int64], row_name: RowName, columns: Sequence[str]
 ) -> None:
-    """Raise BadData for a number that is not finite, naming its row and, unless it is an array's, its column.
+    """Raise BadData for a number that is not finite, naming its row and, where that tells it, its column.
 
-    values: [rows, ...]; rows: their places in the source; columns: names, each of one value, or one of an
-    array.
+    values: [rows, ...]; rows: their places in the source; columns: their names, as many as values of a row
+    unless there is one of arrays, or none of images.
     """
     finite = np.isfinite(values.reshape(len(values), -1))
     if not finite.all():

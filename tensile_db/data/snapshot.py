@@ -223,16 +223,22 @@ def _blocks(pgconn: psycopg.pq.abc.PGconn) -> Iterator[list[Row]]:
 def _end_copy(pgconn: psycopg.pq.abc.PGconn) -> None:
     """Take what the server says at the end, all of it, for only then is the connection idle."""
     failures = []
-    while True:
-        while pgconn.is_busy():
-            _take_more(pgconn, wait=True)
-        result = pgconn.get_result()
-        if result is None:
-            break
-        if result.status == psycopg.pq.ExecStatus.FATAL_ERROR:
-            failures.append(psycopg.errors.error_from_result(result))
+    try:
+        while (result := _next_result(pgconn)) is not None:
+            if result.status == psycopg.pq.ExecStatus.FATAL_ERROR:
+                failures.append(psycopg.errors.error_from_result(result))
+    except psycopg.OperationalError:
+        # Where the server said why it leaves, that tells more.
+        if not failures:
+            raise
     if failures:
         raise failures[0]
+
+
+def _next_result(pgconn: psycopg.pq.abc.PGconn) -> psycopg.pq.abc.PGresult | None:
+    while pgconn.is_busy():
+        _take_more(pgconn, wait=True)
+    return pgconn.get_result()
 
 
 def _take_more(pgconn: psycopg.pq.abc.PGconn, *, wait: bool) -> None:

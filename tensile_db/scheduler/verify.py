@@ -63,7 +63,7 @@ def verify(graph: StepGraph, instructions: Sequence[Instruction], start_on_host:
 def _unlike(begins: _Where, ends: _Where) -> str:
     """Say of a tensor that the end of an iteration is not what the next one begins with."""
     if begins is _NOWHERE:
-        return f"is never released: it is still {_PLACES[ends]} when the iteration ends"
+        return f"is not released in the end: it is still {_PLACES[ends]} when the iteration ends"
     return f"is {_PLACES[begins]} when an iteration begins, but {_PLACES[ends]} when it ends"
 
 

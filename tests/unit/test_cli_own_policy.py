@@ -161,14 +161,14 @@ def test_what_is_not_there_is_told_before_anything_is_captured(policy, name, sai
         ),
         (
             _FUNCTION + "    return None\n",
-            "returned something else than plans, not a sequence of a plan for each job, here 1",
+            "returned something else than a sequence of plans",
         ),
-        (_FUNCTION + "    return 7\n", "returned something else than plans"),
-        (_FUNCTION + "    return []\n", "returned 0 plans, not a sequence of a plan for each job, here 1"),
-        (_FUNCTION + "    return ['a plan']\n", "returned something else than plans"),
+        (_FUNCTION + "    return 7\n", "returned something else than a sequence of plans"),
+        (_FUNCTION + "    return []\n", "returned 0 plans for 1 job"),
+        (_FUNCTION + "    return ['a plan']\n", "returned something else than a sequence of plans"),
         (
             _FUNCTION + "    return Plan(policy='mine', order=order, events=())\n",
-            "returned a plan, not a sequence of a plan for each job, here 1",
+            "returned a plan, not a sequence with one for each job",
         ),
         (
             _FUNCTION + "    return [Plan(policy='mine', order=order[1:], events=())]\n",

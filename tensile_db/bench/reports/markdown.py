@@ -21,7 +21,7 @@ def cell(value: object) -> str:
 
 
 def gib(nbytes: int) -> str:
-    """Return a size in GiB, of a small network, too, with two digits at least."""
+    """Return a size in GiB, with two decimals, or two digits where it is small."""
     size = nbytes / GIB
     return f"{size:.2f}" if size >= 0.1 else f"{size:.2g}"
 

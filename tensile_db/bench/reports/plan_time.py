@@ -50,7 +50,7 @@ def markdown(document: dict[str, Any]) -> str:
     )
     older = _older(document) if "kept" in document else ""
     again = f"{again}\n\n{_arrivals(document['arrived'])}" if "arrived" in document else again
-    deeper = "Ever deeper ResNets, half of eager's peak, or the least that will do:"
+    deeper = "Ever deeper ResNets, half of eager's peak, or what whole ops need where that is more:"
     return f"{older}{networks}\n\n{between}\n\n{again}\n\n{deeper}\n\n{curve}"
 
 
@@ -72,7 +72,7 @@ def _memory(row: dict[str, Any]) -> str:
     # Older documents do not say.
     given = row.get("given", share)
     if given > share + _ROUNDED:
-        return f"{given:.1%} of eager's peak, the least that will do"
+        return f"{given:.1%} of eager's peak (asked: {share:.0%})"
     return f"{share:.0%} of eager's peak"
 
 

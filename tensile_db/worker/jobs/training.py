@@ -139,8 +139,8 @@ class Training:
     def run(self) -> Trained:
         """Train to the end.
 
-        Raises Stopped, after which `checkpoint` has where to go on, LostLease; NonFiniteLoss, but where there
-        is a best epoch to keep.
+        Raises Stopped, after which `checkpoint` has where to go on, LostLease; NonFiniteLoss, unless there is
+        a best epoch to keep.
         """
         self._forget_later_records()
         diverged = self._train_while_finite()
@@ -150,7 +150,7 @@ class Training:
             # A search's session, which has many, is not told of each trial's.
             if progress.best_epoch < self._work.epochs and self._job.row.search_id is None:
                 said = f"the model is of epoch {progress.best_epoch}, the best of {epochs} that were trained"
-                self._job.notice(said if diverged is None else f"{diverged.message}: {said}")
+                self._job.notice(said if diverged is None else f"{diverged.message}: {said}. {diverged.hint}")
             weights, epoch, values = self._best_weights, progress.best_epoch, progress.best_metrics
         else:
             weights, epoch, values = self._memory.state(is_of_model), epochs, progress.metrics or {}

@@ -36,6 +36,10 @@ class Trial:
         """Return what decides of an epoch's metrics.  Raises InvalidRequest, NonFiniteLoss."""
         prefix, metric = "validation_", self.search.metric
         value = metrics.get(prefix + metric)
+        # Some metrics are there only where outputs are finite.
+        loss = metrics.get(prefix + "loss", 0.0)
+        if value is None and not math.isfinite(loss):
+            metric, value = "loss", loss
         if value is None:
             known = sorted(name.removeprefix(prefix) for name in metrics if name.startswith(prefix))
             if not known:

@@ -43,8 +43,10 @@ def held(site):
 def test_other_threads_go_on_while_a_source_sends_nothing(slow, held, connection, tmp_path):
     holder, is_waited_for = held
 
+    ended = threading.Event()
+
     def give_away():
-        wait_until(is_waited_for)
+        wait_until(lambda: ended.is_set() or is_waited_for())
         holder.execute("SELECT pg_advisory_unlock(%s)", [LOCK])
 
     other = threading.Thread(target=give_away)
@@ -52,6 +54,7 @@ def test_other_threads_go_on_while_a_source_sends_nothing(slow, held, connection
     try:
         _, rows = read(connection, slow, tmp_path / "rows")
     finally:
+        ended.set()
         other.join()
     assert rows.values[0].tolist() == list(range(1, ROWS + 1))
 

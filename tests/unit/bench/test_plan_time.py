@@ -95,7 +95,7 @@ def test_the_report_tells_first_plans_from_re_plans():
         ({"share": None, "given": 3.5}, "ample"),
         ({"share": 0.35}, "35% of eager's peak"),
         ({"share": 0.35, "given": 0.3499}, "35% of eager's peak"),
-        ({"share": 0.35, "given": 0.4473}, "44.7% of eager's peak, the least that will do"),
+        ({"share": 0.35, "given": 0.4473}, "44.7% of eager's peak (asked: 35%)"),
     ],
 )
 def test_a_first_plan_says_what_it_was_made_within(asked, said):

@@ -172,7 +172,7 @@ def test_what_is_no_document_is_refused(document):
         (
             ("plan", "events", 3),
             ...,
-            'tensor 2 ("loss") is never released: it is still on the device when the iteration ends',
+            'tensor 2 ("loss") is not released in the end: it is still on the device when the iteration ends',
         ),
         (("plan", "order"), [1, 0, 2], "instruction 0 (Compute(op=1, recompute=False)): op 1 reads tensor 1"),
         (("graph", "ops", 0, "recomputable"), False, "runs op 0 again, which has not run or must not run"),

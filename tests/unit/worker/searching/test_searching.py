@@ -1,11 +1,12 @@
 """Searches against trials that nobody trains: what is begun when, what is stopped, when a search gives up."""
 
 from dataclasses import replace
+from math import inf, nan
 
 import pytest
 
 from tensile_db.catalog.searches import SearchRow, TrialRow
-from tensile_db.errors import InvalidRequest, TensileError
+from tensile_db.errors import InvalidRequest, NonFiniteLoss, TensileError
 from tensile_db.worker.searching.driving import best_of, drive
 from tensile_db.worker.searching.study import longest, next_params, reason_to_prune
 from tensile_db.worker.searching.trial import Trial
@@ -255,3 +256,17 @@ def test_a_trial_that_has_no_value_says_why(metrics, message, hint):
     with pytest.raises(InvalidRequest, match=message) as refusal:
         of_trial.value(metrics)
     assert hint in refusal.value.hint
+
+
+@pytest.mark.parametrize(
+    ("metrics", "what"),
+    [
+        ({"validation_loss": nan, "validation_rmse": 1.0}, "the validation's loss became nan"),
+        ({"validation_loss": 1.0, "validation_roc_auc": inf}, "the validation's roc_auc became inf"),
+        ({"validation_loss": nan, "validation_roc_auc": inf}, "the validation's roc_auc became inf"),
+    ],
+)
+def test_a_trial_that_diverges_says_so_also_where_its_metric_then_is_missing(metrics, what):
+    of_trial = Trial(search=search(metric="roc_auc"), seed=0, epochs=1)
+    with pytest.raises(NonFiniteLoss, match=what):
+        of_trial.value(metrics)
