@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-GIB = 2**30
+MIB, GIB = 2**20, 2**30
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

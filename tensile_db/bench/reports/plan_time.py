@@ -3,7 +3,7 @@
 from typing import Any
 
 from tensile_db.bench.networks.workloads import title_of
-from tensile_db.bench.reports.markdown import table
+from tensile_db.bench.reports.markdown import MIB, table
 from tensile_db.bench.reports.plan_time_parts import Part, part_of
 
 
@@ -75,8 +75,6 @@ def _memory(row: dict[str, Any]) -> str:
         return f"{given:.1%} of eager's peak (asked: {share:.0%})"
     return f"{share:.0%} of eager's peak"
 
-
-MIB = 2**20
 
 #: More than that, a share is another one.
 _ROUNDED = 1e-4
