@@ -42,7 +42,6 @@ def held(site):
 
 def test_other_threads_go_on_while_a_source_sends_nothing(slow, held, connection, tmp_path):
     holder, is_waited_for = held
-
     ended = threading.Event()
 
     def give_away():
