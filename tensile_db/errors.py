@@ -158,7 +158,7 @@ class NonFiniteLoss(BadData):
 class DoesNotFit(TensileError):
     """No plan keeps the job within its budget.
 
-    needed_nbytes: the least device memory that some plan needs.
+    needed_nbytes: no plan that was found, or can be, needs less device memory.
     budget_nbytes: what there was.
     """
 

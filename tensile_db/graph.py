@@ -8,6 +8,7 @@ Source: TENSILE sections III-A and III-C (job, tensor access, workload).
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -150,6 +151,14 @@ class Op:
         """Tensors whose value it takes: what it reads, without those of which only the shape matters."""
         # Of nearly all ops there are none of these.
         return tuple(t for t in self.reads if t not in self.unread) if self.unread else self.reads
+
+    def draws(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether it draws random numbers, as ops that must not run twice though no state keeps them from it.
+
+        tensors: by id.
+        """
+        of_a_graph = not self.target.startswith("tensile.")
+        return of_a_graph and not self.recomputable and not any(tensors[t].persistent for t in self.writes)
 
 
 @dataclass(frozen=True, kw_only=True)

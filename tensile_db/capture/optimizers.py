@@ -156,6 +156,10 @@ def emit_update(
     """
     for number, (own, gradient) in enumerate(parts):
         held = {slot: views[number] for slot, views in state.items()}
+        if optimizer.name in ("adam", "adamw") and own.dtype.is_complex:
+            # As eager's do: a complex number is two, each with averages of its own.
+            own, gradient = _as_real(own), _as_real(gradient)
+            held = {slot: _as_real(view) for slot, view in held.items()}
         update = _Update(
             builder=builder,
             name=name,
@@ -167,6 +171,17 @@ def emit_update(
             update.adam(optimizer, gradient, held["exp_avg"], held["exp_avg_sq"])
         else:
             update.sgd(optimizer, gradient, held.get("momentum_buffer"))
+
+
+def _as_real(view: View) -> View:
+    """Return what torch.view_as_real makes of a complex view."""
+    return View(
+        tensor=view.tensor,
+        dtype=view.dtype.to_real(),
+        size=(*view.size, 2),
+        stride=(*(2 * stride for stride in view.stride), 1),
+        offset=2 * view.offset,
+    )
 
 
 #: In place -> beside.

@@ -2,7 +2,8 @@
 
 Walks the instructions once from the state in which every iteration starts, and checks that every op reads
 the values that it reads in eager's order, that the end leaves that state, and that each persistent tensor has
-the value then that eager's order leaves it. Shares no code with planners.
+the value then that eager's order leaves it, and that random numbers are drawn in that order. Shares no code
+with planners.
 
 Of two ops that only write a tensor, which one is last shows in what reads it: in this iteration, or, where it
 is persistent, in the next one. What is read by neither has no value that matters.
@@ -13,6 +14,7 @@ Source: ours; docs/planner.md, "Two peaks".
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from itertools import pairwise
 from typing import Any
 
 from tensile_db.errors import InvalidPlan
@@ -57,7 +59,20 @@ def verify(graph: StepGraph, instructions: Sequence[Instruction], start_on_host:
     if missing:
         raise InvalidPlan(f"ops {missing[:5]} never run")
     checker.check_last_values()
+    _check_draws(graph, instructions)
     return checker.peak_nbytes
+
+
+def _check_draws(graph: StepGraph, instructions: Sequence[Instruction]) -> None:
+    """Check that ops draw random numbers, all from one generator, in eager's order."""
+    expected = _expected_of(graph).draw
+    if expected:
+        drawn = [each.op for each in instructions if isinstance(each, Compute) and each.op in expected]
+        for before, op in pairwise(drawn):
+            if op < before:
+                raise InvalidPlan(
+                    f"op {before} draws random numbers before op {op} does, but in eager's order behind it"
+                )
 
 
 def _unlike(begins: _Where, ends: _Where) -> str:
@@ -204,6 +219,8 @@ class _Expected:
     values_read: list[tuple[tuple[TensorId, OpId | None], ...]]
     #: The persistent tensors that ops write, each with the op that does so last in eager's order.
     last_writers: list[tuple[TensorId, OpId]]
+    #: Ops that draw random numbers.
+    draw: frozenset[OpId]
 
 
 @once_for_each
@@ -216,6 +233,7 @@ def _expected_of(graph: StepGraph) -> _Expected:
         last_writers=[
             (t.id, last_writer[t.id]) for t in graph.tensors if t.persistent and t.id in last_writer
         ],
+        draw=frozenset(op.id for op in graph.ops if op.draws(graph.tensors)),
     )
 
 

@@ -3,7 +3,9 @@
 Source: ours.
 """
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
+from itertools import pairwise
 
 import torch
 from torch import fx, nn
@@ -33,12 +35,37 @@ def require_traceable(model: nn.Module, architecture: str | None) -> None:
             f"{named(architecture)} has lazy modules, whose parameters have no shape yet",
             hint="Tell their sizes, as nn.Linear instead of nn.LazyLinear does.",
         )
+    _require_separate_parameters(model, architecture)
+
+
+def _require_separate_parameters(model: nn.Module, architecture: str | None) -> None:
+    """Raise InvalidRequest where a parameter lies in the memory of another one, or of a buffer.
+
+    Here each has memory of its own.  One parameter that several modules have is one.
+    """
+    parameters = {name for name, _ in model.named_parameters()}
+    # By storage: (first byte, byte behind the last one, name)
+    held: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.layout == torch.strided and tensor.numel():
+            begin = int(tensor.storage_offset())
+            last = begin + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+            place = (begin * tensor.itemsize, (last + 1) * tensor.itemsize, name)
+            held[tensor.untyped_storage()._cdata].append(place)  # noqa: SLF001  # as below
+    for places in held.values():
+        for (_, end, name), (begin, _, other) in pairwise(sorted(places)):
+            if begin < end and not parameters.isdisjoint((name, other)):
+                raise InvalidRequest(
+                    f"{named(architecture)} has {name} and {other} in the same memory,"
+                    " and they would be trained apart",
+                    hint="Let modules share the parameter itself, or copy its values: .detach().clone().",
+                )
 
 
 def require_differentiable(
     loss: torch.Tensor, trained: Sequence[torch.Tensor], architecture: str | None
 ) -> None:
-    """Raise InvalidRequest where nothing is trained, or a loss does not come from it."""
+    """Raise InvalidRequest where nothing is trained, or a loss does not come from it as autograd knows."""
     if not trained:
         raise InvalidRequest(
             f"{named(architecture)} has no parameters to train", hint="Let some require a gradient."
@@ -48,6 +75,25 @@ def require_differentiable(
             f"{named(architecture)} gives outputs that do not depend on what is trained",
             hint="Compute them from parameters, by operations that have gradients: no detach() or no_grad().",
         )
+    if any(node.name() == "CheckpointFunctionBackward" for node in _nodes_behind(loss)):
+        # Its parameters get their gradients aside, from a backward pass of its own, and nobody is told.
+        raise InvalidRequest(
+            f"{named(architecture)} has a torch.utils.checkpoint with use_reentrant=True,"
+            " whose gradients cannot be captured",
+            hint="Leave out the checkpoint: what is computed again is planned for anyway.",
+        )
+
+
+def _nodes_behind(loss: torch.Tensor) -> Iterator[torch.autograd.graph.Node]:
+    """Yield the nodes of autograd's graph that a loss comes from, each once."""
+    left = [loss.grad_fn]
+    seen = set()
+    while left:
+        node = left.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            yield node
+            left.extend(following for following, _ in node.next_functions)
 
 
 def require_plain_gradients(

@@ -26,6 +26,7 @@ from tensile_db.scheduler.policies.alone import period_ns, plan_within
 from tensile_db.scheduler.policies.packing import likely_packed, worth_packing
 from tensile_db.scheduler.request import JobRequest, SplitsWithin
 from tensile_db.scheduler.splitting.choice import Splitter
+from tensile_db.scheduler.splitting.fitting import fitting_splits
 from tensile_db.scheduler.splitting.latencies import as_split, unmeasured_latencies_ns
 from tensile_db.scheduler.splitting.refusal import split_hint
 from tensile_db.scheduler.splitting.ways import keep_bits
@@ -105,7 +106,7 @@ def _needed_with(
     request, device = _by_reference(graph, packed, limit_nbytes)
     splits: tuple[Split, ...] = ()
     if lower_bound_peak_nbytes(request.graph) > limit_nbytes:
-        splits = _needed(request, device, limit_nbytes, keeps_bits=keeps_bits)
+        splits = fitting_splits(request, device, limit_nbytes, keeps_bits=keeps_bits)
     return Rewriting(packed=packed, splits=splits)
 
 
@@ -166,17 +167,6 @@ def _by_reference(
     device = replace(machine("sim:a6000"), memory_nbytes=limit_nbytes)
     latencies_ns = unmeasured_latencies_ns(graph, device)
     return as_packed(JobRequest(job_id=0, graph=graph, latencies_ns=latencies_ns), packed, device), device
-
-
-def _needed(
-    request: JobRequest, device: DeviceSpec, limit_nbytes: int, *, keeps_bits: bool
-) -> tuple[Split, ...]:
-    """Return the splits with which no op needs more than the limit.  Raises DoesNotFit."""
-    splits, needed_nbytes = Splitter(request, device, keeps_bits=keeps_bits).splits_within(limit_nbytes)
-    if needed_nbytes > limit_nbytes:
-        hint = split_hint(request.graph, limit_nbytes, keeps_bits=keeps_bits)
-        raise DoesNotFit(needed_nbytes=needed_nbytes, budget_nbytes=limit_nbytes, hint=hint)
-    return splits
 
 
 def fastest_splits(
@@ -244,7 +234,7 @@ def _sets_of_splits(
     most_nbytes = min(budget_nbytes, whole_nbytes)
     first: tuple[Split, ...] = ()
     if whole_nbytes > budget_nbytes:
-        first = _needed(request, device, budget_nbytes, keeps_bits=keeps_bits)
+        first = fitting_splits(request, device, budget_nbytes, keeps_bits=keeps_bits)
     yield first
     found = [first]
     for keeping in (True,) if keeps_bits else (True, False):

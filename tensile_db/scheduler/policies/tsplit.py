@@ -31,7 +31,6 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from tensile_db.errors import DoesNotFit
 from tensile_db.graph import OpId, StepGraph
 from tensile_db.scheduler.analysis.channels import Link
 from tensile_db.scheduler.analysis.residency import Residency
@@ -46,9 +45,10 @@ from tensile_db.scheduler.settling.assemble import assemble, await_later, return
 from tensile_db.scheduler.settling.follow import follow_timeline
 from tensile_db.scheduler.shares import Bound, plan_within_shares
 from tensile_db.scheduler.splitting.choice import SplitChoice, Splitter, needs_nbytes
+from tensile_db.scheduler.splitting.fitting import fitting_splits
 from tensile_db.scheduler.splitting.latencies import as_split
 from tensile_db.scheduler.splitting.pieces import Execute
-from tensile_db.scheduler.splitting.refusal import split_hint, split_hint_of_all
+from tensile_db.scheduler.splitting.refusal import split_hint_of_all
 from tensile_db.scheduler.splitting.split_graph import known_split_graph
 from tensile_db.scheduler.timeline import Timeline, settle, simulate
 
@@ -94,7 +94,11 @@ def bound_of(jobs: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: int)
             limit = request.memory_limit_nbytes
             most = fair_nbytes if limit is None else min(fair_nbytes, limit)
             if found[key] > most:
-                _, found[key] = Splitter(request, device).splits_within(most)
+                splitter = Splitter(request, device)
+                found[key] = splitter.least_nbytes()
+                # More than there is, whatever the others have, is too much: no search is worth its time.
+                if found[key] <= memory_nbytes:
+                    _, found[key] = splitter.splits_within(most)
         return found[key]
 
     return bound
@@ -110,10 +114,7 @@ def plan_one(
     splitter = Splitter(request, device)
     splits: tuple[Split, ...] = ()
     if lower_bound_peak_nbytes(request.graph) > budget_nbytes:
-        splits, needed_nbytes = splitter.splits_within(budget_nbytes)
-        if needed_nbytes > budget_nbytes:
-            hint = split_hint(request.graph, budget_nbytes)
-            raise DoesNotFit(needed_nbytes=needed_nbytes, budget_nbytes=budget_nbytes, hint=hint)
+        splits = fitting_splits(request, device, budget_nbytes)
     first: _Made | None = None
     either: _Made | None = None
     for _ in range(MAX_CHOSEN_SPLITS + 1):

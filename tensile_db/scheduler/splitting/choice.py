@@ -57,6 +57,24 @@ class Splitter:
         self._idle_nbytes = untouched_nbytes(request.graph)
         self._whole_ns = sum(request.latencies_ns)
 
+    def least_nbytes(self) -> int:
+        """Return a bound below what `splits_within` finds for any limit, in bytes, without looking for it.
+
+        It is what the op needs at once, of its tensors alone, that needs most when each is split as finely as
+        it may be.
+        """
+        return self._idle_nbytes + max(map(self._least_nbytes, self._graph.ops))
+
+    def _least_nbytes(self, op: Op) -> int:
+        nbytes = needed_nbytes(op, self._graph.tensors)
+        for axis in Axis:
+            way = self._way(op.id, axis)
+            if way is not None:
+                of_parts, of_all = self._cut_and_whole_nbytes(op.id, way)
+                parts = min(_PARTS[-1], max(1, way.extent // way.unit))
+                nbytes = min(nbytes, of_all + of_parts // parts)
+        return nbytes
+
     def splits_within(
         self, limit_nbytes: int, most_nbytes: int | None = None, looks: int | None = None
     ) -> tuple[tuple[Split, ...], int]:
@@ -222,11 +240,16 @@ class Splitter:
         """Return the numbers of parts with which the op's own tensors could keep the limit; else all."""
         splitting = self._way(op, axis)
         assert splitting is not None
-        cut = {tensor for tensor, _ in splitting.cuts}
+        of_parts, of_all = self._cut_and_whole_nbytes(op, splitting)
+        return [parts for parts in _PARTS if of_all + of_parts // parts <= limit_nbytes] or _PARTS
+
+    def _cut_and_whole_nbytes(self, op: OpId, way: Splitting) -> tuple[int, int]:
+        """Return what an op touches of tensors that are cut, and of those that all parts take whole."""
+        cut = {tensor for tensor, _ in way.cuts}
         touched = {*self._graph.ops[op].reads, *self._graph.ops[op].writes}
         of_parts = sum(self._graph.tensors[tensor].nbytes for tensor in touched & cut)
         of_all = sum(self._graph.tensors[tensor].nbytes for tensor in touched - cut)
-        return [parts for parts in _PARTS if of_all + of_parts // parts <= limit_nbytes] or _PARTS
+        return of_parts, of_all
 
     def _way(self, op: OpId, axis: Axis) -> Splitting | None:
         """Return how an op may be split."""

@@ -72,7 +72,7 @@ def _of_unfit(
     return [
         _row("fits", "no", None, f"{refusal.message}. {refusal.hint}"),
         _row("policy", policy, None, "It has no plan within that memory."),
-        _row("needed_memory", infeasible.needed_nbytes, "bytes", "The least that would do."),
+        _row("needed_memory", infeasible.needed_nbytes, "bytes", "Less would not do."),
         _row("ops", len(graph.ops), None, "Of one iteration."),
         *_of_job(graph, latencies_ns),
     ]

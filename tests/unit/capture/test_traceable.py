@@ -23,6 +23,38 @@ class Checkpointed(nn.Module):
         return self.head(checkpoint(self.inner, rows, use_reentrant=False))
 
 
+class Reentrant(Checkpointed):
+    """Computes them again in the older way, of rows whose own gradient nobody wants."""
+
+    def forward(self, rows):
+        return self.head(checkpoint(self.inner, rows.clone().requires_grad_(), use_reentrant=True))
+
+
+class Overlapping(nn.Linear):
+    """Has a second parameter, or a buffer, in the memory of the first one."""
+
+    def __init__(self, held=nn.Parameter):
+        super().__init__(6, 3)
+        self.other = held(self.weight.data[1:])
+
+    def forward(self, rows):
+        return super().forward(rows) + (rows @ self.other.t()).sum(1, keepdim=True)
+
+
+class Halves(nn.Module):
+    """Has two parameters beside each other in one storage, and twice a buffer that none changes."""
+
+    def __init__(self):
+        super().__init__()
+        both = torch.randn(10, 6)
+        self.upper, self.lower = nn.Parameter(both[:5]), nn.Parameter(both[5:])
+        self.register_buffer("scale", torch.ones(5))
+        self.register_buffer("again", self.scale[:])
+
+    def forward(self, rows):
+        return rows @ self.upper.t() * self.scale + rows @ self.lower.t() * self.again
+
+
 class Listed(nn.Linear):
     """Takes its weight, or a view of it, from elsewhere than itself."""
 
@@ -67,6 +99,27 @@ def test_a_checkpoint_that_would_draw_again_is_refused():
     assert told.startswith(
         'architecture "mine" draws random numbers in its backward pass, as a dropout within'
     )
+
+
+def test_a_reentrant_checkpoint_is_refused_whose_layers_would_not_be_trained():
+    told = refusal(Reentrant())
+    assert told == (
+        'architecture "mine" has a torch.utils.checkpoint with use_reentrant=True, whose gradients cannot be'
+        " captured"
+    )
+
+
+@pytest.mark.parametrize("held", [nn.Parameter, nn.Buffer])
+def test_a_parameter_in_the_memory_of_another_tensor_is_refused(held):
+    told = refusal(Overlapping(held))
+    assert told == (
+        'architecture "mine" has weight and other in the same memory, and they would be trained apart'
+    )
+
+
+def test_parameters_beside_each_other_in_a_storage_are_trained_bitwise_as_eagers():
+    torch.manual_seed(0)
+    assert_model_bitwise(Halves(), (8, 6), "adam")
 
 
 @pytest.mark.parametrize(

@@ -177,3 +177,23 @@ def test_two_writes_of_what_nobody_reads_may_change_places():
     # Released after the last of its writes.
     events = [replace(e, after_op=OpId(2)) if e.tensor == 0 else e for e in vanilla.events]
     assert lower(graph, replace(vanilla, order=order, events=tuple(events))).guaranteed_peak_nbytes == 16
+
+
+@pytest.mark.parametrize("drawn", [False, True])
+def test_random_numbers_that_are_drawn_in_another_order_are_refused(drawn):
+    # Two masks, which do not depend on each other, and what is made of both.
+    graph = graph_of(
+        [(4, Role.ACTIVATION), (4, Role.ACTIVATION), (1, Role.OUTPUT)],
+        [
+            ("mask", Phase.FORWARD, [], [0], not drawn),
+            ("mask", Phase.FORWARD, [], [1], not drawn),
+            ("loss", Phase.FORWARD, [0, 1], [2], True),
+            ("tensile.report", Phase.OPTIMIZER, [2], [], False),
+        ],
+    )
+    swapped = replace(plan_one(graph), order=tuple(OpId(op) for op in (1, 0, 2, 3)))
+    if drawn:
+        with pytest.raises(InvalidPlan, match="op 1 draws random numbers before op 0 does, but in eager's"):
+            lower(graph, swapped)
+    else:
+        assert lower(graph, swapped).guaranteed_peak_nbytes == 9
