@@ -14,11 +14,7 @@ BEGIN
             HINT = 'COMMIT first; or use tensile_submit, whose job is seen when the transaction commits.';
     END IF;
     -- The worker would wait for this session, which waits for it: nobody notices such a deadlock.
-    IF EXISTS (SELECT FROM pg_locks l
-               WHERE l.pid = asked.client_pid AND l.granted AND l.locktype = 'relation'
-                 AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
-                 AND l.relation IN (SELECT tensile.read_with(asked.source_oid))
-                 AND l.mode = 'AccessExclusiveLock') THEN
+    IF tensile.has_locked(asked.client_pid, asked.source_oid) THEN
         RAISE object_not_in_prerequisite_state USING
             MESSAGE = format('this transaction has locked %s, which a worker is to read', asked.source_name),
             HINT = 'COMMIT what truncated, altered or locked it first.';

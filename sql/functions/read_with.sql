@@ -15,3 +15,16 @@ AS $$
 $$;
 
 COMMENT ON FUNCTION tensile.read_with(oid) IS 'A source and all that is read with it: partitions, children, and what views are of.';
+
+CREATE OR REPLACE FUNCTION tensile.has_locked(pid integer, source oid) RETURNS boolean
+LANGUAGE sql VOLATILE STRICT PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT EXISTS (SELECT FROM pg_locks l
+                   WHERE l.pid = $1 AND l.granted AND l.locktype = 'relation'
+                     AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+                     AND l.relation IN (SELECT tensile.read_with($2))
+                     AND l.mode = 'AccessExclusiveLock')
+$$;
+
+COMMENT ON FUNCTION tensile.has_locked(integer, oid) IS 'Whether a process has a source, or what is read with it, locked against reading.';

@@ -79,7 +79,7 @@ class TracedStep:
 
 
 #: Operators that are captured as others.  A window on a storage, as views are here (step.py), does not say
-#: that its numbers are to be conjugated, or negated, when they are read: what eager does then is done at once.
+#: that its numbers are to be conjugated, or negated, when they are read: that is done at once.
 _REPLACED: Mapping[OpOverload, Callable[..., Any]] = {
     torch.ops.aten._conj.default: torch.conj_physical,  # noqa: SLF001
     torch.ops.aten._neg_view.default: torch.neg,  # noqa: SLF001

@@ -14,6 +14,7 @@ from tensile_db.udf.deleting import delete_jobs
 from tensile_db.udf.doctor import doctor
 from tensile_db.udf.models import model_of
 from tensile_db.udf.notices import tell_of_pinned
+from tensile_db.udf.own_changes import require_committed
 from tensile_db.udf.pinning import pin_model, unpin_model
 from tensile_db.udf.request import model_request, training_request
 from tensile_db.udf.roles import grant_usage, grant_worker, set_quota
@@ -61,7 +62,7 @@ def wait_for(session: Session, arguments: Arguments) -> list[dict[str, Any]]:
             hint="Leave it out to wait for the end.",
         )
     job = job_of(arguments)
-    wait.require_committed(session, job)
+    require_committed(session, job)
     return [_summary(wait.follow(session, job, timeout_s=timeout_s))]
 
 

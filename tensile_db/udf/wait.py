@@ -7,7 +7,7 @@ import json
 import time
 from typing import Any
 
-from tensile_db.errors import JobCancelled, TensileError, UndefinedModel, WrongState, format_nbytes
+from tensile_db.errors import JobCancelled, TensileError, UndefinedModel, format_nbytes
 from tensile_db.udf.session import QUERY_CANCELED, Session
 
 #: The states in which a job stays.
@@ -39,20 +39,6 @@ def read_status(session: Session, job: int) -> dict[str, Any]:
         raise UndefinedModel(f"no job {job}", hint="tensile.jobs has the jobs that you may see.")
     status: dict[str, Any] = json.loads(text)
     return status
-
-
-def require_committed(session: Session, job: int) -> None:
-    """Refuse to wait for a job that no worker can see yet.  Raises WrongState, UndefinedModel."""
-    if read_status(session, job)["state"] != "queued":
-        return
-    if (
-        session.value("SELECT tensile.job_status_now(tensile.sign(), {job})::text", job=("bigint", job))
-        is None
-    ):
-        raise WrongState(
-            f"job {job} was submitted by this transaction, and no worker sees it before that is committed",
-            hint="COMMIT between tensile_submit and tensile_wait, or call tensile_train.",
-        )
 
 
 def follow(

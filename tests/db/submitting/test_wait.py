@@ -141,3 +141,60 @@ def test_a_call_cancelled_while_the_modules_are_loaded_shows_no_traceback(site):
             connection.execute("SELECT * FROM tensile_doctor()")
     assert caught.value.diag.message_primary == "canceling statement due to statement timeout"
     assert "Traceback" not in caught.value.diag.context
+
+
+def refusal_within(connection, statement):
+    with pytest.raises(psycopg.Error) as caught:
+        connection.execute(statement)
+    return caught.value.sqlstate, caught.value.diag.message_primary, caught.value.diag.message_hint
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "SELECT tensile_pause(%s)",
+        "SELECT tensile_cancel(%s)",
+        "SELECT tensile_set_priority(%s, -1)",
+        "SAVEPOINT before; SELECT tensile_set_priority(%s, -1)",
+        "SAVEPOINT before; SELECT tensile_set_priority(%s, -1); RELEASE before",
+    ],
+)
+def test_who_waits_for_a_job_that_its_own_transaction_has_changed_is_told(site, change):
+    job = site.value(SUBMIT, role="alice")
+    with site.connect("alice", autocommit=False) as connection:
+        connection.execute(change.replace("%s", str(job)))
+        found = refusal_within(connection, f"SELECT * FROM tensile_wait({job}, timeout => 30)")
+    assert found == (
+        "55000",
+        f"job {job} was changed by this transaction, and its worker waits for that to be committed",
+        "COMMIT between what pauses, resumes, cancels or moves a job and tensile_wait.",
+    )
+
+
+def test_what_was_rolled_back_or_changes_another_job_keeps_nobody_from_waiting(site):
+    job, other = (site.value(SUBMIT, role="alice") for _ in range(2))
+    with site.connect("alice", autocommit=False) as connection:
+        connection.execute(f"SAVEPOINT before; SELECT tensile_set_priority({job}, -1); ROLLBACK TO before")
+        connection.execute(f"SELECT tensile_set_priority({other}, -1)")
+        row = connection.execute(f"SELECT state FROM tensile_wait({job}, timeout => 0)").fetchone()
+    assert row["state"] == "queued"
+
+
+@pytest.mark.parametrize("is_locked", [False, True])
+def test_who_waits_for_a_job_whose_table_it_has_locked_is_told(site, is_locked):
+    site.execute("GRANT ALL ON images_table TO alice")
+    job = site.value(SUBMIT, role="alice")
+    wait = f"SELECT state FROM tensile_wait({job}, timeout => 0)"
+    with site.connect("alice", autocommit=False) as connection:
+        connection.execute(
+            f"LOCK TABLE images_table IN {'ACCESS EXCLUSIVE' if is_locked else 'EXCLUSIVE'} MODE"
+        )
+        if not is_locked:
+            assert connection.execute(wait).fetchone() == {"state": "queued"}
+            return
+        found = refusal_within(connection, wait)
+    assert found == (
+        "55000",
+        "this transaction has locked public.images_table, which a worker is to read",
+        "COMMIT what truncated, altered or locked it first.",
+    )
