@@ -35,7 +35,7 @@ def measure_arrival(
 
     share: of the sum of the eager peaks.  `seconds`: of the answer that is made at once, median; `beside`:
     whether the others keep plans and shares in it; `slowdown`: what an iteration of all jobs takes by it, as
-    a multiple of what the device needs for their ops alone.  `mended_s` and `mended`: of what is looked for
+    a multiple of what their ops take one after another.  `mended_s` and `mended`: of what is looked for
     afterwards, and the slowdown then.  `careful_s` and `careful`: of an answer made with care.
     What is done before the planner is asked: `foreseen_s`, what the planner works out of the newcomer's graph
     when that has been captured, median; `splits_s`, what another process takes to find all jobs' splits.

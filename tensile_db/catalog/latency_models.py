@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, delete, false, func, insert, select
+from sqlalchemy import Connection, delete, false, func, insert, select, text
 
 from tensile_db.catalog import schema
 from tensile_db.catalog.many_rows import insert_rows
@@ -87,6 +87,8 @@ def read_samples(conn: Connection, hardware: str) -> list[SampleRow]:
 
 def replace_models(conn: Connection, hardware: str, models: Iterable[ModelRow]) -> None:
     """Make these the hardware's models."""
+    # Two at once would each insert what the other one has not seen to delete.
+    conn.execute(text("LOCK TABLE tensile.latency_models IN SHARE ROW EXCLUSIVE MODE"))
     conn.execute(delete(schema.latency_models).where(schema.latency_models.c.hardware == hardware))
     rows = [{"hardware": hardware} | dataclasses.asdict(model) for model in models]
     if rows:

@@ -8,12 +8,16 @@ import typer
 from tensile_db.commands.console import err, out, step
 from tensile_db.commands.private import DEFAULT_FOLDER, Folder, running_dsn
 from tensile_db.commands.sizes import parse_nbytes
+from tensile_db.errors import InvalidRequest
 from tensile_db.worker.devices.limits import require_memory, require_threads
 from tensile_db.worker.devices.names import require_device_name
 
 if TYPE_CHECKING:
     from tensile_db.latency.training import Learned
     from tensile_db.worker.latencies.calibrating import Calibration, Progress
+
+#: A week.
+_LONGEST_S = 7 * 24 * 3600
 
 
 def calibrate(
@@ -26,7 +30,7 @@ def calibrate(
     ] = None,
     device: Annotated[str, typer.Option(help="What to measure: cpu or cuda:0.")] = "cpu",
     seconds: Annotated[
-        float, typer.Option(min=1, help="How long to measure; learning takes some more.")
+        float, typer.Option(min=1, max=_LONGEST_S, help="How long to measure; learning takes some more.")
     ] = 120.0,
     memory: Annotated[
         str | None, typer.Option(help="Device memory to measure within; default: half of what is free.")
@@ -74,20 +78,30 @@ def calibrate(
             hardware = hardware_name(opened.torch_device, threads=config.kernel_threads)
             opened.close()
         out.print(f"hardware  {hardware}", soft_wrap=True)
-        if fresh:
-            with engine.begin() as conn:
-                latency_models.forget(conn, hardware)
-        learned = _run(
+        calibration, learned = _run(
             lambda on_progress: Calibration(
-                engine, config, hardware=hardware, spec=opened.spec, seconds=seconds, on_progress=on_progress
+                engine,
+                config,
+                hardware=hardware,
+                spec=opened.spec,
+                seconds=seconds,
+                fresh=fresh,
+                on_progress=on_progress,
             )
         )
     finally:
         engine.dispose()
+    if not calibration.samples:
+        known = "what is known was measured before" if learned else "nothing is known"
+        raise InvalidRequest(
+            f"no op was measured within {seconds:g} s; {known}", hint="Give it more --seconds."
+        )
     _show(learned)
 
 
-def _run(make: "Callable[[Callable[[Progress], object]], Calibration]") -> "Mapping[str, Learned]":
+def _run(
+    make: "Callable[[Callable[[Progress], object]], Calibration]",
+) -> "tuple[Calibration, Mapping[str, Learned]]":
     """Calibrate with a bar on the terminal; Ctrl-C keeps what was measured."""
     from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
@@ -109,7 +123,7 @@ def _run(make: "Callable[[Callable[[Progress], object]], Calibration]") -> "Mapp
         calibration = make(show)
         learned = calibration.run()
     assert learned is not None, "nobody stops it"
-    return learned
+    return calibration, learned
 
 
 def _show(learned: "Mapping[str, Learned]") -> None:

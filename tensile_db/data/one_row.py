@@ -11,7 +11,6 @@ model learned from, and are brought back to what that was read as before anythin
 import json
 import re
 from collections.abc import Sequence
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -188,17 +187,7 @@ def _array_values(spec: FeatureSpec, numbers: npt.NDArray[np.float64] | None) ->
 
 def _numbers(spec: FeatureSpec, given: Sequence[Any]) -> npt.NDArray[np.float64] | None:
     """Return JSON's numbers, in lists of lists, too, in the dimensions of these; None where one is null."""
-    flat: list[Any] = []
-    # Once through, whatever its depth.
-    left = [iter(given)]
-    while left:
-        for value in left[-1]:
-            if isinstance(value, list):
-                left.append(iter(value))
-                break
-            flat.append(value)
-        else:
-            left.pop()
+    flat, lengths, is_even = _flattened(given)
     if any(value is None for value in flat):
         return None
     for value in flat:
@@ -207,14 +196,32 @@ def _numbers(spec: FeatureSpec, given: Sequence[Any]) -> npt.NDArray[np.float64]
                 f"{json.dumps(value)[:40]} is no number",
                 hint=f"The model learned from {learned_from(spec)}, numbers or booleans.",
             )
-    return np.array([as_number(value) for value in flat]).reshape(_dimensions(given, len(flat)))
+    if not is_even:
+        raise RaggedArray(
+            "the array's rows are not all of one length and depth",
+            hint="Give an array like those of the training, or a flat one.",
+        )
+    return np.array([as_number(value) for value in flat]).reshape([n for n in lengths if n != 1] or [-1])
 
 
-def _dimensions(given: Any, count: int) -> list[int]:
-    """Return the lengths of nested lists of `count` numbers, without 1; [count] where they are uneven."""
-    found = []
-    while isinstance(given, list) and given:
-        found.append(len(given))
-        given = given[0]
-    lengths = [length for length in found if length != 1]
-    return lengths if prod(lengths) == count and lengths else [count]
+def _flattened(given: Sequence[Any]) -> tuple[list[Any], list[int], bool]:
+    """Return what lists of lists hold, the first ones' lengths by depth, and whether all are like these."""
+    flat: list[Any] = []
+    lengths = [len(given)]
+    depths: set[int] = set()
+    is_even = True
+    # Once through, whatever its depth.
+    left = [iter(given)]
+    while left:
+        for value in left[-1]:
+            if isinstance(value, list):
+                if len(left) == len(lengths):
+                    lengths.append(len(value))
+                is_even &= len(value) == lengths[len(left)]
+                left.append(iter(value))
+                break
+            depths.add(len(left))
+            flat.append(value)
+        else:
+            left.pop()
+    return flat, lengths, is_even and depths <= {len(lengths)}

@@ -141,9 +141,9 @@ def log_roofline(x: Array, names: Sequence[str], rates: Rates) -> Array:
     return logarithm
 
 
-def from_json(document: Mapping[str, Any]) -> LatencyModel | None:
+def from_json(document: object) -> LatencyModel | None:
     """Return a stored model; None if it is of another format."""
-    if document.get("format") != FORMAT:
+    if not isinstance(document, Mapping) or document.get("format") != FORMAT:
         return None
 
     def array(name: str) -> Array:

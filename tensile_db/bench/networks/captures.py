@@ -5,6 +5,7 @@ device, whether one thread computes or several, PyTorch's and timm's versions, a
 of the workloads.
 """
 
+import contextlib
 import hashlib
 import pickle
 import sys
@@ -61,9 +62,10 @@ class Captures:
         name = f"{workload.name}-{batch}-{scale}-{optimizer or 'forward'}{kind}-{code_digest()}.pickle"
         path = self.folder / name
         if path.exists():
-            # Written below, by this user, into this user's own folder.
-            graph: StepGraph = pickle.loads(path.read_bytes())  # noqa: S301
-            return graph
+            # Written below, by this user, into this user's own folder; what is damaged is made again.
+            with contextlib.suppress(pickle.UnpicklingError, EOFError):
+                graph: StepGraph = pickle.loads(path.read_bytes())  # noqa: S301
+                return graph
         graph = self._capture(workload, batch, optimizer, scale)
         self.folder.mkdir(parents=True, exist_ok=True)
         # Whole or not at all, also beside another run.

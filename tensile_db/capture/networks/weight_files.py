@@ -10,11 +10,13 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
-from timm.models import load_state_dict
+from safetensors.torch import load_file
+from timm.models import clean_state_dict, load_state_dict
 
 from tensile_db.errors import InvalidRequest
 
-_SAFETENSORS = ".safetensors"
+#: Such a file begins with so many bytes that tell its header's length, and the header, which is JSON.
+_LENGTH_NBYTES = 8
 #: Of buffers: counts of batches, places.
 _COUNTS = (torch.int64, torch.int32)
 
@@ -42,8 +44,12 @@ def read_tensors(file: Path) -> dict[str, torch.Tensor]:
         # Of a pipe nobody knows when it will be read, and how often.
         if not S_ISREG(file.stat().st_mode):
             raise ValueError("it is no file")
-        # Older versions of timm would run what a pickle holds.
-        found: dict[str, torch.Tensor] = load_state_dict(str(file), weights_only=True)
+        found: dict[str, torch.Tensor]
+        if _is_safetensors(file):
+            found = clean_state_dict(load_file(file))
+        else:
+            # Older versions of timm would run what a pickle holds.
+            found = load_state_dict(str(file), weights_only=True)
     except OSError as error:
         raise InvalidRequest(
             f"cannot read {file}: {error.strerror or error}", hint="Name a file that you may read."
@@ -61,12 +67,21 @@ def read_tensors(file: Path) -> dict[str, torch.Tensor]:
     return found
 
 
+def _is_safetensors(file: Path) -> bool:
+    """Whether a file is of safetensors, by how it begins: it may have any name."""
+    with file.open("rb") as opened:
+        begin = opened.read(_LENGTH_NBYTES + 1)
+    header_nbytes = int.from_bytes(begin[:_LENGTH_NBYTES], "little")
+    is_json = begin[_LENGTH_NBYTES:] == b"{"
+    return is_json and _LENGTH_NBYTES + header_nbytes <= file.stat().st_size
+
+
 def exported_model(file: Path) -> ExportedModel | None:
     """Return what an exported model says of itself; None of other files, and of other features than images.
 
     file: of which `read_tensors` has read the tensors.
     """
-    if file.suffix != _SAFETENSORS:
+    if not _is_safetensors(file):
         return None
     with safe_open(str(file), "pt") as opened:
         described = opened.metadata() or {}

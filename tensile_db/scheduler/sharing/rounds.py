@@ -63,7 +63,7 @@ def round_ns(plans: Sequence[SharedPlan], demands: Sequence[Demand], device: Dev
 
 
 def slowdown(plans: Sequence[SharedPlan], demands: Sequence[Demand], device: DeviceSpec) -> float:
-    """Return what an iteration of all takes, as a multiple of what the device needs for their ops alone."""
+    """Return what an iteration of all takes, as a multiple of what their ops take one after another."""
     ops_ns = max(1, ops_time_ns(demands))
     if device.copies_cost_ops:
         return work_ns(plans, demands, device) / ops_ns

@@ -47,9 +47,13 @@ class Calibration:
         hardware: str,
         spec: DeviceSpec,
         seconds: float,
+        fresh: bool = False,
         on_progress: Callable[[Progress], object] = lambda progress: None,
     ) -> None:
-        """seconds: to measure; learning takes some more."""
+        """seconds: to measure; learning takes some more.
+
+        fresh: what was measured of this hardware before is forgotten, as soon as there is something new.
+        """
         self._engine = engine
         # The process that measures knows no database, and needs no rates.
         # A GPU's memory is the worker's that calibrates while it is idle; the process takes what is free.
@@ -58,12 +62,14 @@ class Calibration:
         self._hardware = hardware
         self._spec = spec
         self._seconds = seconds
+        self._forgets = fresh
         self._left_s = seconds
         self._on_progress = on_progress
         self._lock = threading.Lock()
         self._under_way: Measuring | None = None
         self._should_stop: Callable[[], bool] = lambda: False
-        self._samples = 0
+        #: How many were measured.
+        self.samples = 0
 
     def interrupt(self) -> None:
         """Have should_stop asked now: what is under way ends at once if it says so."""
@@ -88,16 +94,21 @@ class Calibration:
                 self._under_way = None
 
     def _measure(self) -> None:
-        with self._engine.begin() as conn:
-            first = latency_models.next_probe(conn, self._hardware)
-        began_s, left_s = time.monotonic(), self._left_s
+        first = 0
+        if not self._forgets:
+            with self._engine.begin() as conn:
+                first = latency_models.next_probe(conn, self._hardware)
+        began_s, left_s = None, self._left_s
         measuring = self._begin(Measuring(Measure(config=self._config, first=first, seed=SEED)))
         # A probe may take long: the time is over when it is over.
         timer = threading.Timer(left_s, measuring.stop)
         timer.daemon = True
-        timer.start()
         try:
             for answer in measuring.answers():
+                if began_s is None:
+                    # What the process takes to start measures nothing.
+                    began_s = time.monotonic()
+                    timer.start()
                 self._left_s = left_s - (time.monotonic() - began_s)
                 if isinstance(answer, Measured):
                     self._keep(answer)
@@ -105,20 +116,23 @@ class Calibration:
             timer.cancel()
             measuring.stop()
         if self._should_stop():
-            self._left_s = left_s - (time.monotonic() - began_s)
+            self._left_s = left_s if began_s is None else left_s - (time.monotonic() - began_s)
         else:
             self._left_s = 0.0
             self._tell()
 
     def _keep(self, measured: Measured) -> None:
         with self._engine.begin() as conn:
+            if self._forgets and measured.samples:
+                latency_models.forget(conn, self._hardware)
             known.add_samples(conn, self._hardware, measured.probe, measured.samples)
-        self._samples += len(measured.samples)
+        self._forgets = self._forgets and not measured.samples
+        self.samples += len(measured.samples)
         self._tell()
 
     def _tell(self) -> None:
         share = min(1.0, 1 - self._left_s / self._seconds)
-        self._on_progress(Progress(phase="measuring", share=share, detail=f"{self._samples} samples"))
+        self._on_progress(Progress(phase="measuring", share=share, detail=f"{self.samples} samples"))
 
     def _learn(self) -> dict[str, Learned] | None:
         with self._engine.begin() as conn:

@@ -15,6 +15,9 @@ from tensile_db.latency.training import Learned
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.worker.latencies.op_features import step_features
 
+#: No kernel takes so many times what its device could.
+_LARGEST_SCALE = 1e9
+
 
 def predict_step(
     conn: Connection, step: CapturedStep, device: DeviceSpec, *, hardware: str, utilization: float
@@ -29,13 +32,17 @@ def predict_step(
 
 
 def read_models(conn: Connection, hardware: str, kinds: Iterable[str]) -> dict[str, KindModel]:
-    """Return the models of these kinds; of one in an older format the roofline's scale alone."""
+    """Return the models of these kinds; of one in an older format the roofline's scale alone.
+
+    A scale that is none, which nobody here writes, is as if nothing were known.
+    """
     return {
         row.kind: KindModel(
             network=None if row.network is None else from_json(row.network),
             roofline_scale=row.roofline_scale,
         )
         for row in latency_models.read_models(conn, hardware, set(kinds))
+        if 0 < row.roofline_scale < _LARGEST_SCALE
     }
 
 

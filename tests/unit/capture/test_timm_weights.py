@@ -46,6 +46,13 @@ def test_all_weights_but_those_of_the_outputs_are_there(tmp_path, name, outputs,
     assert (found.architecture, found.size) == (name, (160, 160))
 
 
+@pytest.mark.parametrize("name", ["w.safetensors", "w.st", "w"])
+def test_a_file_of_safetensors_may_have_any_name(tmp_path, name):
+    network = timm.create_model("test_vit", num_classes=3)
+    found = load(saved(tmp_path / name, network), "test_vit", num_outputs=3)
+    assert network.state_dict().keys() - qualified(found.state).keys() == {"head.weight", "head.bias"}
+
+
 def test_a_network_without_outputs_is_one_too(tmp_path):
     network = timm.create_model("test_vit", num_classes=0)
     found = load(saved(tmp_path / "w.safetensors", network), "test_vit", num_outputs=0)

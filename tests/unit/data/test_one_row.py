@@ -270,6 +270,20 @@ def test_an_array_of_another_length_says_how_long_it_should_be(tmp_path):
             features_of_row(spec, "array", sent(given))
 
 
+@pytest.mark.parametrize(
+    "given", ["[1,[2],3,4]", "[[1,2,3],[4]]", "[[1,2],[3,[4]]]", "[[[1],2],[3],4]", "[[],1,2,3,4]"]
+)
+def test_a_ragged_array_is_refused(tmp_path, given):
+    column = Column(name="pixels", form=Form.ARRAY, wire=">f4")
+    _, spec = table([column], [np.ones((ROWS, 4), np.float32)], tmp_path)
+    for sent_as in (given, '{"pixels": ' + given + "}"):
+        with pytest.raises(
+            RaggedArray, match="the array's rows are not all of one length and depth"
+        ) as caught:
+            features_of_row(spec, "object", sent_as.encode())
+        assert caught.value.hint
+
+
 @pytest.mark.parametrize("shape", [(3, 2, 2), (6, 2)])
 def test_an_image_of_other_dimensions_is_refused_and_a_flat_one_taken(tmp_path, shape):
     column = Column(name="pixels", form=Form.ARRAY, wire=">f4")
