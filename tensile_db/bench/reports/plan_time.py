@@ -117,9 +117,10 @@ def _arrivals(rows: list[dict[str, Any]]) -> str:
         "A newcomer arrives where others run: seconds that it waits for its first plan; what an iteration of"
         " all takes then, as a multiple of what their ops take one after another, which is less than 1 where"
         " lanes compute between each other's small ops; what looking for better lanes and plans takes while"
-        " nobody waits, and comes to; and both for an answer made with care while the newcomer waits. Before the"
-        " planner is asked: what it works out of the newcomer's graph as soon as that is captured, and what"
-        f" another process takes to find the splits of all these jobs, where they are worth looking for:\n\n{made}"
+        " nobody waits, and comes to; and both for an answer made with care while the newcomer waits. Before"
+        " the planner is asked: what it works out of the newcomer's graph as soon as that is captured, and"
+        " what another process takes to find the splits of all these jobs, where they are worth looking"
+        f" for:\n\n{made}"
     )
 
 
