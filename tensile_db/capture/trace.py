@@ -141,7 +141,10 @@ def trace_step(
     differentiated = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     for name in differentiated:
         # Also where no gradient is taken: matmul chooses its kernel by this, as it does of the model's own.
-        state[f"parameter/{name}"].requires_grad_()
+        of_step = state[f"parameter/{name}"].requires_grad_()
+        # What register_hook has hung on a parameter, as a mask of its gradient, is part of the step.
+        for hook in (model.get_parameter(name)._backward_hooks or {}).values():  # noqa: SLF001
+            of_step.register_hook(hook)  # type: ignore[no-untyped-call]
     step = _Step(
         model,
         result_of,

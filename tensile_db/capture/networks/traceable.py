@@ -35,6 +35,13 @@ def require_traceable(model: nn.Module, architecture: str | None) -> None:
             f"{named(architecture)} has lazy modules, whose parameters have no shape yet",
             hint="Tell their sizes, as nn.Linear instead of nn.LazyLinear does.",
         )
+    for name, parameter in model.named_parameters():
+        if parameter._post_accumulate_grad_hooks:  # noqa: SLF001  # there is no public way to ask
+            raise InvalidRequest(
+                f"{named(architecture)} has a hook for when the gradient of {name} has been accumulated,"
+                " which nothing would call",
+                hint="Leave out register_post_accumulate_grad_hook; the optimizer is the training's.",
+            )
     _require_separate_parameters(model, architecture)
 
 

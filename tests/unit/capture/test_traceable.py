@@ -41,6 +41,17 @@ class Overlapping(nn.Linear):
         return super().forward(rows) + (rows @ self.other.t()).sum(1, keepdim=True)
 
 
+class Hooked(nn.Linear):
+    """Keeps some weights as they are, by a hook on their gradient; or does something when there is one."""
+
+    def __init__(self, *, afterwards=False):
+        super().__init__(6, CLASSES)
+        mask = torch.arange(6) % 2
+        if afterwards:
+            self.weight.register_post_accumulate_grad_hook(lambda weight: None)
+        self.weight.register_hook(lambda gradient: gradient * mask)
+
+
 class Halves(nn.Module):
     """Has two parameters beside each other in one storage, and twice a buffer that none changes."""
 
@@ -114,6 +125,18 @@ def test_a_parameter_in_the_memory_of_another_tensor_is_refused(held):
     told = refusal(Overlapping(held))
     assert told == (
         'architecture "mine" has weight and other in the same memory, and they would be trained apart'
+    )
+
+
+def test_what_a_hook_makes_of_a_gradient_is_bitwise_eagers():
+    torch.manual_seed(0)
+    assert_model_bitwise(Hooked(), (8, 6), "adam")
+
+
+def test_a_hook_that_nothing_would_call_is_refused():
+    assert refusal(Hooked(afterwards=True)) == (
+        'architecture "mine" has a hook for when the gradient of weight has been accumulated, which nothing'
+        " would call"
     )
 
 
