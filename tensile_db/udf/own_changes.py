@@ -10,8 +10,7 @@ from tensile_db.udf.session import Session
 from tensile_db.udf.wait import ENDED, read_status
 
 # A row that one sees and that a transaction under way has made is one's own, subtransactions included.  The
-# row has the lower half of the number of that transaction: the upper one is that of the next number, or
-# differs by one where one of both lies beyond 2^32.
+# row has the lower 32 bits of that transaction's number, which is the one with these nearest to the next one.
 _IS_CHANGED = """
 WITH made AS (
     SELECT j.xmin::text::bigint AS low,

@@ -5,7 +5,6 @@ Source: ours.
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
-from itertools import pairwise
 
 import torch
 from torch import fx, nn
@@ -60,13 +59,20 @@ def _require_separate_parameters(model: nn.Module, architecture: str | None) -> 
             place = (begin * tensor.itemsize, (last + 1) * tensor.itemsize, name)
             held[tensor.untyped_storage()._cdata].append(place)  # noqa: SLF001  # as below
     for places in held.values():
-        for (_, end, name), (begin, _, other) in pairwise(sorted(places)):
-            if begin < end and not parameters.isdisjoint((name, other)):
+        # Of those before, what reaches furthest: any, and any parameter.  Buffers alone may overlap.
+        furthest = furthest_parameter = (0, "")
+        for begin, end, name in sorted(places):
+            is_parameter = name in parameters
+            before_end, before = furthest if is_parameter else furthest_parameter
+            if begin < before_end:
                 raise InvalidRequest(
-                    f"{named(architecture)} has {name} and {other} in the same memory,"
+                    f"{named(architecture)} has {before} and {name} in the same memory,"
                     " and they would be trained apart",
                     hint="Let modules share the parameter itself, or copy its values: .detach().clone().",
                 )
+            furthest = max(furthest, (end, name))
+            if is_parameter:
+                furthest_parameter = max(furthest_parameter, (end, name))
 
 
 def require_differentiable(

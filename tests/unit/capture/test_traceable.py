@@ -120,6 +120,20 @@ def test_a_reentrant_checkpoint_is_refused_whose_layers_would_not_be_trained():
     )
 
 
+class Wide(nn.Linear):
+    """Has a wide buffer, in it a narrow one, and behind that one a parameter."""
+
+    def __init__(self):
+        super().__init__(6, 3)
+        row = torch.zeros(30)
+        self.wide, self.narrow = nn.Buffer(row), nn.Buffer(row[2:4])
+        self.bias = nn.Parameter(row[6:9])
+
+
+def test_a_parameter_in_the_memory_of_a_buffer_that_is_not_its_neighbour_is_refused():
+    assert refusal(Wide()).startswith('architecture "mine" has wide and bias in the same memory')
+
+
 @pytest.mark.parametrize("held", [nn.Parameter, nn.Buffer])
 def test_a_parameter_in_the_memory_of_another_tensor_is_refused(held):
     told = refusal(Overlapping(held))
