@@ -158,7 +158,7 @@ class NonFiniteLoss(BadData):
 class DoesNotFit(TensileError):
     """No plan keeps the job within its budget.
 
-    needed_nbytes: no plan that was found, or can be, needs less device memory.
+    needed_nbytes: device memory; no plan is known that does with less.
     budget_nbytes: what there was.
     """
 

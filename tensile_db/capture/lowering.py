@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,6 +22,8 @@ from tensile_db.capture.state import role_of
 from tensile_db.capture.step import View
 from tensile_db.capture.trace import Trace
 from tensile_db.graph import Phase, Role, TensorId
+
+aten = torch.ops.aten
 
 #: (parameter's qualified name, its gradient, whether it has a storage of its own)
 GradientMade = Callable[[str, View, bool], None]
@@ -89,12 +92,12 @@ class Lowering:
                 self._add_by_rows(call, name)
                 continue
             outputs = self._add_results(call)
-            args, kwargs = map_arg((call.args, dict(call.kwargs)), self._argument)
+            args, kwargs = map_arg((call.args, dict(call.kwargs)), partial(self._argument, call))
             self._builder.call(
                 call.function,
                 args,
                 kwargs,
-                phase=Phase.BACKWARD if call.node.name in self._trace.backward else Phase.FORWARD,
+                phase=self._phase(call),
                 outputs=outputs,
                 flops=self._flops(call),
             )
@@ -123,7 +126,7 @@ class Lowering:
         parameter = self.view_of(self._trace.state[f"parameter/{name}"])
         flops = self._flops(call)
         self.gradients_in_parts[name] = []
-        for own in row_calls(call, map_arg(call.args, self._argument), parameter):
+        for own in row_calls(call, map_arg(call.args, partial(self._argument, call)), parameter):
             if own.part is None:
                 outputs = self._add_results(replace(call, results=(None, None, call.results[2])))
             else:
@@ -156,14 +159,36 @@ class Lowering:
         """Return the window that a node's result is."""
         return self.view(value_of(self._trace, node))
 
-    def _argument(self, node: fx.Node) -> Any:
+    def _phase(self, call: TracedCall) -> Phase:
+        return Phase.BACKWARD if call.node.name in self._trace.backward else Phase.FORWARD
+
+    def _argument(self, call: TracedCall, node: fx.Node) -> Any:
         """Return what a call gets in place of a node: a View, or the number that the node gave."""
         value = value_of(self._trace, node)
         if isinstance(value, torch.Tensor):
-            return self.view(value)
+            return self._read(call, value, node)
         if isinstance(value, list | tuple):
-            return type(value)(self.view(item) for item in value)
+            return type(value)(self._read(call, item, node) for item in value)
         return value
+
+    def _read(self, call: TracedCall, value: torch.Tensor, node: fx.Node) -> View:
+        """Return the window that a call reads; of what is conjugated, or negated, when it is read: on that.
+
+        A window does not say so.  As eager does, it is made anew for each call.
+        """
+        read = self.view(value)
+        for is_lazy, function in (
+            (value.is_conj(), aten.conj_physical.default),
+            (value.is_neg(), aten.neg.default),
+        ):
+            if is_lazy:
+                # Laid out as eager's.
+                like = replace(read, stride=tuple(torch.empty_like(value).stride()))
+                name = f"{call.node.name}/{node.name}"
+                made = self._builder.add_dense(like, role=Role.ACTIVATION, name=name)
+                self._builder.call(function, (read,), phase=self._phase(call), outputs=(made,))
+                read = made
+        return read
 
     def _add_results(self, call: TracedCall) -> tuple[View | None, ...]:
         made = set(call.makes)

@@ -31,6 +31,7 @@ from tensile_db.capture.networks.own_errors import cannot_run
 from tensile_db.capture.networks.traceable import (
     require_differentiable,
     require_plain_gradients,
+    require_plain_writes,
     require_state_substituted,
     require_traceable,
 )
@@ -78,11 +79,8 @@ class TracedStep:
     device: torch.device
 
 
-#: Operators that are captured as others.  A window on a storage, as views are here (step.py), does not say
-#: that its numbers are to be conjugated, or negated, when they are read: that is done at once.
+#: Operators that are captured as several others.
 _REPLACED: Mapping[OpOverload, Callable[..., Any]] = {
-    torch.ops.aten._conj.default: torch.conj_physical,  # noqa: SLF001
-    torch.ops.aten._neg_view.default: torch.neg,  # noqa: SLF001
     torch.ops.aten.mkldnn_rnn_layer.default: layer_in_training,
     torch.ops.aten.nll_loss_forward.default: loss_of_picked,
 }
@@ -174,6 +172,7 @@ def trace_step(
                 raise
             raise refusal from error
     require_state_substituted(module, model, architecture)
+    require_plain_writes(module, architecture)
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     result, gradients = _outputs(module)
     return Trace(
@@ -257,7 +256,12 @@ class _Step:
         backward = [node for node in graph.nodes if node.name not in forward]
         require_plain_gradients(gradients, backward, self._architecture)
         self.backward.update(node.name for node in backward)
-        found = {name: made for name, made in zip(self._trained, gradients, strict=True) if made is not None}
+        # Updates read what is to be conjugated, or negated, as it lies.
+        found = {
+            name: made.resolve_conj().resolve_neg()
+            for name, made in zip(self._trained, gradients, strict=True)
+            if made is not None
+        }
         self.have_gradient.extend(found)
         return list(found.values())
 

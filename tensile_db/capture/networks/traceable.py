@@ -9,10 +9,11 @@ from collections.abc import Collection, Iterator, Sequence
 import torch
 from torch import fx, nn
 from torch._ops import OpOverload
+from torch.fx.node import map_arg
 from torch.nn.parameter import is_lazy
 
 from tensile_db.capture.networks.own_errors import named
-from tensile_db.capture.operators import is_random
+from tensile_db.capture.operators import is_random, written_arguments
 from tensile_db.errors import InvalidRequest
 
 
@@ -131,6 +132,27 @@ def require_plain_gradients(
                 " torch.utils.checkpoint does, which would not be those of before",
                 hint="Leave out the checkpoint: what is computed again is planned for anyway.",
             )
+
+
+def require_plain_writes(module: fx.GraphModule, architecture: str | None) -> None:
+    """Raise InvalidRequest where a trace writes into what is conjugated, or negated, only when it is read."""
+    for view in module.graph.nodes:
+        if not _is_lazy(view.meta.get("val")):
+            continue
+        for node in view.users:
+            if not isinstance(node.target, OpOverload):
+                continue
+            values, named_values = map_arg((node.args, dict(node.kwargs)), lambda used: used.meta.get("val"))
+            if any(map(_is_lazy, written_arguments(node.target, values, named_values))):
+                raise InvalidRequest(
+                    f"{named(architecture)} changes a conjugated view, or a part of it, in place,"
+                    " which cannot be captured",
+                    hint="Change what it is a view of, or what resolve_conj() makes of it.",
+                )
+
+
+def _is_lazy(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and (value.is_conj() or value.is_neg())
 
 
 def constants(module: fx.GraphModule) -> Iterator[torch.Tensor]:

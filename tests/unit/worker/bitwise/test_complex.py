@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from tensile_db.errors import InvalidRequest
 from tests.steps.bitwise_runs import (
     Training,
     capture,
@@ -75,7 +76,44 @@ class Negated(OfNumbers):
         return torch.cat([turned.real, turned.imag], dim=1)
 
 
-@pytest.mark.parametrize("network", [Filtered, Rotated, Multiplied, Negated])
+class Scaled(OfNumbers):
+    """A product with a complex number of Python's, in place, behind a view of what it changes."""
+
+    def mixed(self, rows):
+        numbers = torch.view_as_complex(rows.view(-1, 8, 2)) * 1.5
+        turned = numbers.conj()
+        numbers.mul_(2 + 1j)
+        return torch.view_as_real(turned.resolve_conj()).flatten(1)
+
+
+class Changed(OfNumbers):
+    """Changes what it has conjugated, or a part of that, in place."""
+
+    part = staticmethod(torch.conj)
+
+    def mixed(self, rows):
+        numbers = torch.view_as_complex(rows.view(-1, 8, 2)) * 1.5
+        self.part(numbers).add_(1.0)
+        return torch.view_as_real(numbers).flatten(1)
+
+
+class ChangedInPart(Changed):
+    """Changes the imaginary part of it."""
+
+    part = staticmethod(lambda numbers: numbers.conj().imag)
+
+
+@pytest.mark.parametrize("network", [Changed, ChangedInPart])
+def test_a_change_of_what_is_conjugated_when_it_is_read_is_refused(network):
+    training = Training(build=lambda: seeded(network), shape=SHAPE, optimizer="sgd")
+    with pytest.raises(
+        InvalidRequest, match="changes a conjugated view, or a part of it, in place"
+    ) as refused:
+        capture(training)
+    assert refused.value.hint
+
+
+@pytest.mark.parametrize("network", [Filtered, Rotated, Multiplied, Negated, Scaled])
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
 def test_complex_numbers_are_conjugated_where_eagers_are(make_device, network, optimizer):
     training = Training(build=lambda: seeded(network), shape=SHAPE, optimizer=optimizer)
