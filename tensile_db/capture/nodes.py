@@ -2,7 +2,8 @@
 
 A storage is known by its fake tensors' untyped storage.  A node that only makes views of what is there is no
 call.  A call whose result nobody needs, and which neither updates persistent state nor draws random numbers,
-is dropped.  Random ops are never dropped, since the numbers that later ones draw depend on them.
+is dropped.  Random ops are never dropped, since the numbers that later ones draw depend on them, and checks
+neither, since the error that they may raise is eager's.
 """
 
 import operator
@@ -40,6 +41,8 @@ class TracedCall:
     updates: frozenset[StorageKey]
     makes: frozenset[StorageKey]
     random: bool
+    #: Whether it is there for the error that it may raise.
+    check: bool
 
 
 def storage_key(value: torch.Tensor) -> StorageKey:
@@ -51,7 +54,8 @@ def value_of(trace: Trace, node: fx.Node) -> Any:
     """Return a node's fake result; of an attribute of the traced module, the real constant."""
     if node.op == "get_attr":
         return getattr(trace.module, str(node.target))
-    return node.meta["val"]
+    # What returns nothing has none.
+    return node.meta.get("val")
 
 
 def traced_calls(trace: Trace) -> list[TracedCall]:
@@ -75,7 +79,7 @@ def _call(trace: Trace, node: fx.Node, known: set[StorageKey]) -> TracedCall | N
         function, args = aten.clone.default, (value_of(trace, node),)
     elif node.op == "call_function" and node.target is not operator.getitem:
         assert isinstance(node.target, OpOverload), f"{node.target} is no ATen operator"
-        results = tuple(flattened(node.meta["val"]))
+        results = tuple(flattened(value_of(trace, node)))
         function, args, kwargs = without_template(node.target, node.args, dict(node.kwargs), results[0])
     else:
         return None
@@ -84,7 +88,8 @@ def _call(trace: Trace, node: fx.Node, known: set[StorageKey]) -> TracedCall | N
     updates = frozenset(_keys(operators.written_arguments(function, values, named)))
     makes = frozenset(_keys(results)) - known
     random = operators.is_random(function, values, named)
-    if not makes and not updates and not random:
+    check = operators.is_check(function)
+    if not (makes or updates or random or check):
         return None
     return TracedCall(
         node=node,
@@ -96,6 +101,7 @@ def _call(trace: Trace, node: fx.Node, known: set[StorageKey]) -> TracedCall | N
         updates=updates,
         makes=makes,
         random=random,
+        check=check,
     )
 
 
@@ -104,7 +110,7 @@ def _needed(trace: Trace, calls: Sequence[TracedCall]) -> list[TracedCall]:
     needed = {storage_key(value_of(trace, node)) for node in (trace.result, *trace.gradients.values())}
     kept = []
     for call in reversed(calls):
-        if call.random or (call.updates | call.makes) & needed or call.updates & persistent:
+        if call.random or call.check or (call.updates | call.makes) & needed or call.updates & persistent:
             needed |= call.reads
             kept.append(call)
     kept.reverse()

@@ -33,6 +33,15 @@ _SILENT_UPDATES: Mapping[torch._ops.OpOverload, tuple[int, ...]] = {
 }
 
 
+#: Operators that have no result: they raise an error where what they are given tells of one.
+_CHECKS: frozenset[torch._ops.OpOverload] = frozenset({aten._linalg_check_errors.default})
+
+
+def is_check(function: torch._ops.OpOverload) -> bool:
+    """Tell whether the call is there for the error alone that it may raise."""
+    return function in _CHECKS
+
+
 def bound_arguments(
     function: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Iterable[tuple[torch.Argument, Any]]:
