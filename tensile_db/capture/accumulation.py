@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import fx
 
-from tensile_db.capture.nodes import StorageKey, TracedCall, storage_key, value_of
+from tensile_db.capture.nodes import TracedCall, value_of
+from tensile_db.capture.storages import StorageKey, storage_key
 from tensile_db.capture.trace import Trace
 
 aten = torch.ops.aten

@@ -15,7 +15,8 @@ from enum import IntEnum
 import torch
 from torch.fx.node import map_arg
 
-from tensile_db.capture.nodes import StorageKey, TracedCall, flattened, storage_key, traced_calls, value_of
+from tensile_db.capture.nodes import TracedCall, traced_calls, value_of
+from tensile_db.capture.storages import StorageKey, flattened, storage_key
 from tensile_db.capture.trace import Trace
 
 #: Names of the inputs that the backbone alone takes.

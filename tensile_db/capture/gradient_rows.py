@@ -30,9 +30,10 @@ import torch
 
 from tensile_db.capture import parts
 from tensile_db.capture.convolutions import Backward
-from tensile_db.capture.nodes import StorageKey, TracedCall, storage_key, value_of
+from tensile_db.capture.nodes import TracedCall, value_of
 from tensile_db.capture.parts import Part
 from tensile_db.capture.step import View
+from tensile_db.capture.storages import StorageKey, storage_key
 from tensile_db.capture.trace import Trace
 
 aten = torch.ops.aten

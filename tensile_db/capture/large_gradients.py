@@ -13,8 +13,9 @@ from typing import Any
 import torch
 
 from tensile_db.capture.convolutions import Backward
-from tensile_db.capture.nodes import TracedCall, storage_key, value_of
+from tensile_db.capture.nodes import TracedCall, value_of
 from tensile_db.capture.parts import PART_NBYTES
+from tensile_db.capture.storages import storage_key
 from tensile_db.capture.trace import Trace
 
 aten = torch.ops.aten

@@ -16,10 +16,11 @@ from tensile_db.capture.backbone import TracePart
 from tensile_db.capture.builder import StepBuilder
 from tensile_db.capture.gradient_rows import gradients_by_rows, parts_by_rows, row_calls
 from tensile_db.capture.large_gradients import apart
-from tensile_db.capture.nodes import StorageKey, TracedCall, storage_key, traced_calls, value_of
+from tensile_db.capture.nodes import TracedCall, traced_calls, value_of
 from tensile_db.capture.parts import Part, parts_of
 from tensile_db.capture.state import role_of
 from tensile_db.capture.step import View
+from tensile_db.capture.storages import StorageKey, storage_key
 from tensile_db.capture.trace import Trace
 from tensile_db.graph import Phase, Role, TensorId
 

@@ -9,7 +9,7 @@ neither, since the error that they may raise is eager's.
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NewType
+from typing import Any
 
 import torch
 from torch import fx
@@ -18,12 +18,10 @@ from torch.fx.node import map_arg
 
 from tensile_db.capture import operators
 from tensile_db.capture.factories import without_template
+from tensile_db.capture.storages import StorageKey, flattened, storage_key
 from tensile_db.capture.trace import Trace
 
 aten = torch.ops.aten
-
-#: Identity of a fake tensor's storage, valid while its trace lives.
-StorageKey = NewType("StorageKey", int)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +41,6 @@ class TracedCall:
     random: bool
     #: Whether it is there for the error that it may raise.
     check: bool
-
-
-def storage_key(value: torch.Tensor) -> StorageKey:
-    """Return the identity of the storage that a fake tensor is a view of."""
-    return StorageKey(value.untyped_storage()._cdata)  # noqa: SLF001 - a storage has no public identity
 
 
 def value_of(trace: Trace, node: fx.Node) -> Any:
@@ -115,15 +108,6 @@ def _needed(trace: Trace, calls: Sequence[TracedCall]) -> list[TracedCall]:
             kept.append(call)
     kept.reverse()
     return kept
-
-
-def flattened(value: Any) -> Iterator[Any]:
-    """Return what a function returned, its tuples and lists opened."""
-    if isinstance(value, list | tuple):
-        for item in value:
-            yield from flattened(item)
-    else:
-        yield value
 
 
 def _keys(value: Any) -> Iterator[StorageKey]:

@@ -28,6 +28,7 @@ from tensile_db.capture.large_losses import loss_of_picked
 from tensile_db.capture.loss_scale import SCALE, initial_loss_scale
 from tensile_db.capture.networks.architectures import package_of
 from tensile_db.capture.networks.own_errors import cannot_run
+from tensile_db.capture.networks.shared_memory import require_separate_writes
 from tensile_db.capture.networks.traceable import (
     require_differentiable,
     require_plain_gradients,
@@ -174,10 +175,12 @@ def trace_step(
     require_state_substituted(module, model, architecture)
     require_plain_writes(module, architecture)
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    of_state = dict(zip(state, placeholders, strict=False))
+    require_separate_writes(module, of_state, model, architecture)
     result, gradients = _outputs(module)
     return Trace(
         module=module,
-        state=dict(zip(state, placeholders, strict=False)),
+        state=of_state,
         inputs=tuple(placeholders[len(state) :]),
         result=result,
         gradients=dict(zip(step.have_gradient, gradients, strict=True)),

@@ -3,17 +3,17 @@
 Source: ours.
 """
 
-from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 
 import torch
 from torch import fx, nn
 from torch._ops import OpOverload
-from torch.fx.node import map_arg
 from torch.nn.parameter import is_lazy
 
 from tensile_db.capture.networks.own_errors import named
-from tensile_db.capture.operators import is_random, written_arguments
+from tensile_db.capture.networks.shared_memory import require_separate_parameters
+from tensile_db.capture.operators import is_random
+from tensile_db.capture.storages import storage_key, written_by
 from tensile_db.errors import InvalidRequest
 
 
@@ -42,38 +42,7 @@ def require_traceable(model: nn.Module, architecture: str | None) -> None:
                 " which nothing would call",
                 hint="Leave out register_post_accumulate_grad_hook; the optimizer is the training's.",
             )
-    _require_separate_parameters(model, architecture)
-
-
-def _require_separate_parameters(model: nn.Module, architecture: str | None) -> None:
-    """Raise InvalidRequest where a parameter lies in the memory of another one, or of a buffer.
-
-    Here each has memory of its own.  One parameter that several modules have is one.
-    """
-    parameters = {name for name, _ in model.named_parameters()}
-    # By storage: (first byte, byte behind the last one, name)
-    held: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if tensor.layout == torch.strided and tensor.numel():
-            begin = int(tensor.storage_offset())
-            last = begin + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
-            place = (begin * tensor.itemsize, (last + 1) * tensor.itemsize, name)
-            held[tensor.untyped_storage()._cdata].append(place)  # noqa: SLF001  # as below
-    for places in held.values():
-        # Of those before, what reaches furthest: any, and any parameter.  Buffers alone may overlap.
-        furthest = furthest_parameter = (0, "")
-        for begin, end, name in sorted(places):
-            is_parameter = name in parameters
-            before_end, before = furthest if is_parameter else furthest_parameter
-            if begin < before_end:
-                raise InvalidRequest(
-                    f"{named(architecture)} has {before} and {name} in the same memory,"
-                    " and they would be trained apart",
-                    hint="Let modules share the parameter itself, or copy its values: .detach().clone().",
-                )
-            furthest = max(furthest, (end, name))
-            if is_parameter:
-                furthest_parameter = max(furthest_parameter, (end, name))
+    require_separate_parameters(model, architecture)
 
 
 def require_differentiable(
@@ -140,10 +109,7 @@ def require_plain_writes(module: fx.GraphModule, architecture: str | None) -> No
         if not _is_lazy(view.meta.get("val")):
             continue
         for node in view.users:
-            if not isinstance(node.target, OpOverload):
-                continue
-            values, named_values = map_arg((node.args, dict(node.kwargs)), lambda used: used.meta.get("val"))
-            if any(map(_is_lazy, written_arguments(node.target, values, named_values))):
+            if any(map(_is_lazy, written_by(node))):
                 raise InvalidRequest(
                     f"{named(architecture)} changes a conjugated view, or a part of it, in place,"
                     " which cannot be captured",
@@ -170,14 +136,14 @@ def require_state_substituted(module: fx.GraphModule, model: nn.Module, architec
     the modules, but from a list or from what was computed of them before.
     """
     own = {
-        tensor.untyped_storage()._cdata: name  # noqa: SLF001  # as torch tells storages apart, also without data
+        storage_key(tensor): name
         for name, tensor in (*model.named_parameters(), *model.named_buffers())
         if tensor.layout == torch.strided
     }
     for constant in constants(module):
         if constant.layout != torch.strided:
             continue
-        name = own.get(constant.untyped_storage()._cdata)  # noqa: SLF001
+        name = own.get(storage_key(constant))
         if name is not None or isinstance(constant, nn.Parameter):
             raise InvalidRequest(
                 f"{named(architecture)} takes {name or 'a parameter'} from elsewhere than a module,"

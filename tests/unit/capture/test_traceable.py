@@ -1,5 +1,7 @@
 """What a network must be to be captured; and what torch.utils.checkpoint computes again is captured right."""
 
+from copy import deepcopy
+
 import pytest
 import torch
 from torch import nn
@@ -140,6 +142,73 @@ def test_a_parameter_in_the_memory_of_another_tensor_is_refused(held):
     assert told == (
         'architecture "mine" has weight and other in the same memory, and they would be trained apart'
     )
+
+
+class Interleaved(nn.Module):
+    """Has two parameters whose rows lie between each other's."""
+
+    def __init__(self):
+        super().__init__()
+        both = torch.randn(CLASSES, 8)
+        self.weight, self.scale = nn.Parameter(both[:, :6]), nn.Parameter(both[:, 6:])
+
+    def apart(self):
+        """Return it with the same parameters, each of its own memory."""
+        made = deepcopy(self)
+        made.weight, made.scale = (nn.Parameter(each.detach().clone()) for each in self.parameters())
+        return made
+
+    def forward(self, rows):
+        return nn.functional.linear(rows, self.weight) * self.scale.sum(1)
+
+
+def test_parameters_between_each_others_rows_are_trained_as_if_each_had_its_own_memory():
+    torch.manual_seed(0)
+    model = Interleaved()
+    assert_model_bitwise(model, (8, 6), "adam", eager=model.apart())
+
+
+class Expanded(nn.Linear):
+    """Has one number for all that it multiplies its outputs by."""
+
+    def __init__(self):
+        super().__init__(6, 3)
+        self.scale = nn.Parameter(torch.ones(1).expand(3))
+
+    def forward(self, rows):
+        return super().forward(rows) * self.scale
+
+
+def test_a_parameter_whose_elements_are_one_is_refused():
+    assert refusal(Expanded()) == (
+        'architecture "mine" has several elements of scale in the same memory, which no optimizer can update'
+    )
+
+
+class Counting(nn.Linear):
+    """Has a buffer in another one's memory, through an array of numpy's, and may change it."""
+
+    def __init__(self, *, counts):
+        super().__init__(6, CLASSES)
+        self.counts = counts
+        self.seen = nn.Buffer(torch.zeros(4))
+        self.last = nn.Buffer(torch.from_numpy(self.seen.numpy()[3:]))
+
+    def forward(self, rows):
+        if self.counts:
+            self.seen.add_(1)
+        return super().forward(rows) + self.last
+
+
+def test_a_buffer_that_changes_in_the_memory_of_another_one_is_refused():
+    assert refusal(Counting(counts=True)) == (
+        'architecture "mine" changes seen, and has seen and last in the same memory'
+    )
+
+
+def test_buffers_that_stay_as_they_are_may_share_memory():
+    torch.manual_seed(0)
+    assert_model_bitwise(Counting(counts=False), (8, 6), "adam")
 
 
 def test_what_a_hook_makes_of_a_gradient_is_bitwise_eagers():

@@ -1,4 +1,4 @@
-"""Networks that factor matrices train to eager PyTorch's bits, and are refused a singular one as eager does."""
+"""Networks that factor matrices train to eager PyTorch's bits, and fail at a singular one as eager's do."""
 
 import pytest
 import torch
@@ -73,6 +73,6 @@ def test_matrices_are_factored_as_by_eager(make_device, network, share, policy):
 
 
 @pytest.mark.parametrize(("share", "policy"), [(1.0, "vanilla"), (0.8, "auto")])
-def test_a_singular_matrix_is_refused(make_device, share, policy):
-    with pytest.raises(KernelFailed, match="solve: .* singular"):
+def test_a_singular_matrix_fails_the_iteration(make_device, share, policy):
+    with pytest.raises(KernelFailed, match=r"solve: .* singular"):
         trained(make_device, Singular, share, policy)
