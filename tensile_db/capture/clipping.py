@@ -11,6 +11,7 @@ Source: torch/nn/utils/clip_grad.py; Pascanu et al., "On the difficulty of train
 """
 
 from collections.abc import Iterable, Mapping
+from functools import partial, reduce
 from typing import Any
 
 import torch
@@ -40,20 +41,23 @@ class GradientClipping:
 
     def measure(self, name: str, gradient: View) -> None:
         """Take the norm of a gradient that is complete."""
+        dtype = gradient.dtype.to_real()
         self._norms[name] = self._make(
-            "norm", (), aten.linalg_vector_norm.default, gradient, 2.0, phase=Phase.BACKWARD
+            "norm", (), aten.linalg_vector_norm.default, gradient, 2.0, dtype=dtype, phase=Phase.BACKWARD
         )
 
     def factor(self, names: Iterable[str]) -> View:
         """Return by what each gradient is multiplied, without dimensions; names: all parameters'."""
         norms = [self._norms[name] for name in names if name in self._norms]
-        stacked = self._make("norms", (len(norms),), aten.stack.default, norms)
-        self._total = self._make("total", (), aten.linalg_vector_norm.default, stacked, 2.0)
+        dtype = reduce(torch.promote_types, (norm.dtype for norm in norms))
+        make = partial(self._make, dtype=dtype)
+        stacked = make("norms", (len(norms),), aten.stack.default, norms)
+        self._total = make("total", (), aten.linalg_vector_norm.default, stacked, 2.0)
         # As Python divides a number by a tensor.
-        more = self._make("more", (), aten.add.Tensor, self._total, _LEAST_NORM)
-        inverse = self._make("inverse", (), aten.reciprocal.default, more)
-        factor = self._make("unclamped", (), aten.mul.Tensor, inverse, self._max_norm)
-        return self._make("factor", (), aten.clamp.default, factor, None, 1.0)
+        more = make("more", (), aten.add.Tensor, self._total, _LEAST_NORM)
+        inverse = make("inverse", (), aten.reciprocal.default, more)
+        factor = make("unclamped", (), aten.mul.Tensor, inverse, self._max_norm)
+        return make("factor", (), aten.clamp.default, factor, None, 1.0)
 
     def clip(self, gradient: View, factor: View) -> None:
         """Multiply a gradient, or a window onto it, in place."""
@@ -72,10 +76,10 @@ class GradientClipping:
         function: torch._ops.OpOverload,
         /,
         *args: Any,
+        dtype: torch.dtype,
         phase: Phase = Phase.OPTIMIZER,
     ) -> View:
-        """Add a call that makes a float32 tensor of this size."""
-        dtype = torch.float32
+        """Add a call that makes a tensor of this size and type."""
         made = self._builder.add_tensor(
             nbytes=dtype.itemsize * (size[0] if size else 1),
             dtype=dtype,

@@ -18,6 +18,7 @@ from torch.fx.node import map_arg
 
 from tensile_db.capture import operators
 from tensile_db.capture.factories import without_template
+from tensile_db.capture.fakes.tensor_iterator import is_dense
 from tensile_db.capture.storages import StorageKey, flattened, storage_key
 from tensile_db.capture.trace import Trace
 
@@ -69,14 +70,15 @@ def _call(trace: Trace, node: fx.Node, known: set[StorageKey]) -> TracedCall | N
     if node.op == "get_attr":
         # A constant of the model's code: a call copies it to the device, so that it is a tensor like others.
         kwargs: dict[str, Any] = {}
-        function, args = aten.clone.default, (value_of(trace, node),)
+        whole = _whole(value_of(trace, node))
+        results: tuple[Any, ...] = (whole,)
+        function, args = aten.clone.default, (whole,)
     elif node.op == "call_function" and node.target is not operator.getitem:
         assert isinstance(node.target, OpOverload), f"{node.target} is no ATen operator"
         results = tuple(flattened(value_of(trace, node)))
         function, args, kwargs = without_template(node.target, node.args, dict(node.kwargs), results[0])
     else:
         return None
-    results = tuple(flattened(value_of(trace, node)))
     values, named = map_arg((args, kwargs), lambda used: value_of(trace, used))
     updates = frozenset(_keys(operators.written_arguments(function, values, named)))
     makes = frozenset(_keys(results)) - known
@@ -96,6 +98,13 @@ def _call(trace: Trace, node: fx.Node, known: set[StorageKey]) -> TracedCall | N
         random=random,
         check=check,
     )
+
+
+def _whole(constant: Any) -> Any:
+    """Return a constant, or all of its storage where a copy would not be laid out as it is."""
+    if not isinstance(constant, torch.Tensor) or is_dense(constant):
+        return constant
+    return constant.as_strided((constant.untyped_storage().nbytes() // constant.itemsize,), (1,), 0)
 
 
 def _needed(trace: Trace, calls: Sequence[TracedCall]) -> list[TracedCall]:

@@ -12,7 +12,7 @@ to be left out (loss_scale.py) are made beside what is there, by the same operat
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -156,15 +156,11 @@ def emit_update(
     """
     for number, (own, gradient) in enumerate(parts):
         held = {slot: views[number] for slot, views in state.items()}
-        if optimizer.name in ("adam", "adamw") and own.dtype.is_complex:
-            # As eager's do: a complex number is two, each with averages of its own.
-            own, gradient = _as_real(own), _as_real(gradient)
-            held = {slot: _as_real(view) for slot, view in held.items()}
         update = _Update(
             builder=builder,
             name=name,
             parameter=own,
-            lasting=frozenset((own, *held.values())),
+            lasting=frozenset(each for view in (own, *held.values()) for each in (view, _as_real(view))),
             applies=applies,
         )
         if optimizer.name in ("adam", "adamw"):
@@ -174,7 +170,9 @@ def emit_update(
 
 
 def _as_real(view: View) -> View:
-    """Return what torch.view_as_real makes of a complex view."""
+    """Return what torch.view_as_real makes of a complex view; any other as it is."""
+    if not view.dtype.is_complex:
+        return view
     return View(
         tensor=view.tensor,
         dtype=view.dtype.to_real(),
@@ -226,6 +224,12 @@ class _Update:
                 parameter = self._changed(parameter, aten.mul_.Tensor, factor)
             else:
                 gradient = self._decayed(gradient, optimizer.weight_decay)
+        if parameter.dtype.is_complex:
+            # As eager's: from here on a complex number is two, each with averages of its own.
+            self = replace(self, parameter=_as_real(self.parameter))
+            parameter, gradient, exp_avg, exp_avg_sq = map(
+                _as_real, (parameter, gradient, exp_avg, exp_avg_sq)
+            )
         average = self._changed(exp_avg, aten.lerp_.Scalar, gradient, 1 - beta1)
         square = self._changed(exp_avg_sq, aten.mul_.Tensor, beta2)
         square = self._changed(square, aten.addcmul_.default, gradient, gradient, value=1 - beta2)

@@ -19,6 +19,11 @@ def storage_key(value: torch.Tensor) -> StorageKey:
     return StorageKey(value.untyped_storage()._cdata)  # noqa: SLF001 - a storage has no public identity
 
 
+def is_lazy(value: object) -> bool:
+    """Tell whether it is a tensor that is conjugated, or negated, only when it is read."""
+    return isinstance(value, torch.Tensor) and (value.is_conj() or value.is_neg())
+
+
 def flattened(value: Any) -> Iterator[Any]:
     """Return what a function returned, its tuples and lists opened."""
     if isinstance(value, list | tuple):

@@ -8,7 +8,7 @@ Source: torch.fx.experimental.proxy_tensor.make_fx under FakeTensorMode.
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from threading import get_ident
 from typing import Any
@@ -27,18 +27,26 @@ from tensile_db.capture.fakes.cuda_layouts import CudaFakeMode
 from tensile_db.capture.large_losses import loss_of_picked
 from tensile_db.capture.loss_scale import SCALE, initial_loss_scale
 from tensile_db.capture.networks.architectures import package_of
+from tensile_db.capture.networks.data_assignments import DataAssignmentsRefused
+from tensile_db.capture.networks.kept_tensors import (
+    require_kept,
+    require_state_substituted,
+    with_own_constants,
+)
 from tensile_db.capture.networks.own_errors import cannot_run
 from tensile_db.capture.networks.shared_memory import require_separate_writes
 from tensile_db.capture.networks.traceable import (
     require_differentiable,
+    require_jobs_generator,
+    require_no_gradients_aside,
+    require_operators,
     require_plain_gradients,
     require_plain_writes,
-    require_state_substituted,
     require_traceable,
 )
 from tensile_db.capture.precision import Precision, autocast
 from tensile_db.capture.state import is_of_model, model_state
-from tensile_db.capture.substitute import substituted
+from tensile_db.capture.substitute import Rebound, substituted
 from tensile_db.errors import TensileError
 
 
@@ -154,29 +162,33 @@ def trace_step(
         prepare=prepare,
         architecture=architecture,
     )
-    with (
-        _mode(model, training=training, evaluated=evaluated),
-        fake_mode,
-        # A second thread of autograd's would know nothing of the modes that trace.
-        torch.autograd.set_multithreading_enabled(False),
-        torch.set_grad_enabled(training),
-        _refusals_unlogged(),
-    ):
-        try:
+    try:
+        with (
+            _mode(model, training=training, evaluated=evaluated),
+            fake_mode,
+            # A second thread of autograd's would know nothing of the modes that trace.
+            torch.autograd.set_multithreading_enabled(False),
+            torch.set_grad_enabled(training),
+            _refusals_unlogged(),
+        ):
             module = make_fx(step.run, decomposition_table=_REPLACED)(list(state.values()), *inputs)
-        except (TensileError, KeyboardInterrupt):
+    except (TensileError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        package = None if architecture is None else package_of(architecture)
+        refusal = cannot_run(error, architecture, batch[0].shape, package=package)
+        if refusal is None:
             raise
-        except BaseException as error:
-            package = None if architecture is None else package_of(architecture)
-            refusal = cannot_run(error, architecture, batch[0].shape, package=package)
-            if refusal is None:
-                raise
-            raise refusal from error
-    require_state_substituted(module, model, architecture)
-    require_plain_writes(module, architecture)
+        raise refusal from error
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     of_state = dict(zip(state, placeholders, strict=False))
+    require_operators(module, of_state.values(), architecture)
+    require_state_substituted(module, model, architecture)
+    require_kept(module, step.rebound, architecture)
+    require_jobs_generator(module, architecture)
+    require_plain_writes(module, architecture)
     require_separate_writes(module, of_state, model, architecture)
+    with_own_constants(module)
     result, gradients = _outputs(module)
     return Trace(
         module=module,
@@ -202,6 +214,20 @@ def _refusals_unlogged() -> Iterator[None]:
         yield
     finally:
         log.removeFilter(passes)
+
+
+@contextmanager
+def _autocast_cache() -> Iterator[None]:
+    """Let the network's own regions of autocast cast each parameter once, eager's default.
+
+    make_fx turns it off.
+    """
+    before = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(True)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(before)
 
 
 class _Step:
@@ -234,6 +260,8 @@ class _Step:
         self.have_gradient: list[str] = []
         #: Names of the nodes that autograd made.
         self.backward: set[str] = set()
+        #: What the forward pass has bound anew.
+        self.rebound: Sequence[Rebound] = ()
 
     def run(
         self, values: list[torch.Tensor], *batch: torch.Tensor
@@ -242,14 +270,18 @@ class _Step:
         features, *rest = batch if self._prepare is None else self._prepare(batch)
         state = dict(zip(self._names, values, strict=True))
         named = {name.split("/", 1)[1]: value for name, value in state.items() if is_of_model(name)}
-        with substituted(self._model, named), self._casts():
-            result = self._result_of(self._model(features), rest)
-        if not self._training:
-            return result, []
-        of = result * state[SCALE] if SCALE in state else result
-        # What torch.utils.checkpoint computes again in the backward pass is of the same state.
-        with substituted(self._model, named):
-            return result, self._gradients(of, [named[name] for name in self._trained])
+        # Also in the backward pass, for what torch.utils.checkpoint computes again there.
+        with _autocast_cache(), substituted(self._model, named, self._architecture) as self.rebound:
+            # Not in evaluation, where a mode would lead attention off its fast path.
+            refused = DataAssignmentsRefused(self._architecture) if self._training else nullcontext()
+            with self._casts(), refused:
+                result = self._result_of(self._model(features), rest)
+            if not self._training:
+                return result, []
+            of = result * state[SCALE] if SCALE in state else result
+            gradients = self._gradients(of, [named[name] for name in self._trained])
+        require_no_gradients_aside(named, self._trained, self._architecture)
+        return result, gradients
 
     def _gradients(self, loss: torch.Tensor, parameters: list[torch.Tensor]) -> list[torch.Tensor]:
         graph = _graph_being_traced()

@@ -42,12 +42,15 @@ def _corrected(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any],
     if func in _COPIES and kwargs.get("memory_format") in (None, torch.preserve_format):
         return _like_first(args, result)
     if isinstance(result, torch.Tensor):
+        if (rule := _RULES.get(func)) is not None:
+            return rule(args, result)
         if follows_tensor_iterator(func):
             return _strided(result, result_stride(func, args, result))
-        rule = _RULES.get(func)
-        return result if rule is None else rule(args, result)
+        return result
     if func is aten.convolution_backward.default:
         return _convolution_backward(args, result)
+    if func is aten.log_sigmoid_forward.default:
+        return tuple(_contiguous(args, made) for made in result)
     if func in RECURRENT:
         return RECURRENT[func](result)
     rule = _RULES.get(func)
@@ -78,7 +81,7 @@ def _view(args: Sequence[Any], result: torch.Tensor) -> torch.Tensor:
 
 
 def _contiguous(_args: Sequence[Any], result: torch.Tensor) -> torch.Tensor:
-    """native/layer_norm.cpp, native/LinearAlgebra.cpp: contiguous, whatever the input is."""
+    """native/layer_norm.cpp, LinearAlgebra.cpp, Loss.cpp, Activation.cpp, GatedLinearUnit.cpp: always."""
     return _laid_out(result, torch.contiguous_format)
 
 
@@ -143,8 +146,27 @@ def _joined(result: torch.Tensor, of_group: torch.Tensor, dim: int) -> torch.Ten
 
 
 def _resized(args: Sequence[Any], result: torch.Tensor) -> torch.Tensor:
-    """native/UpSample*.cpp: in the input's memory format."""
+    """native/UpSample*.cpp, native/ChanelShuffle.cpp: in the input's memory format."""
     return _laid_out(result, suggest_memory_format(args[0]))
+
+
+def _rolled(args: Sequence[Any], result: torch.Tensor) -> torch.Tensor:
+    """native/TensorTransformations.cpp: concatenated in the input's memory format; flattened, contiguous."""
+    dims = args[2] if len(args) > 2 else ()
+    return _resized(args, result) if dims else _contiguous(args, result)
+
+
+def _padded_backward(args: Sequence[Any], result: torch.Tensor) -> torch.Tensor:
+    """native/ReflectionPad.cpp, native/ReplicationPadding.cpp: in the input's memory format."""
+    return _laid_out(result, suggest_memory_format(args[1]))
+
+
+def _rrelu_backward(args: Sequence[Any], result: torch.Tensor) -> torch.Tensor:
+    """native/Activation.cpp: in training the noise times the gradient, else a leaky ReLU's."""
+    gradient, features, noise, lower, upper, training, _ = args
+    if training and upper - lower > 1e-6:
+        return _strided(result, result_stride(aten.mul.Tensor, (noise, gradient), result))
+    return _strided(result, result_stride(aten.mul.Tensor, (features, gradient), result))
 
 
 def _batch_norm(args: Sequence[Any], result: torch.Tensor) -> torch.Tensor:
@@ -172,13 +194,25 @@ def _like_first(args: Sequence[Any], result: torch.Tensor) -> torch.Tensor:
 
 
 def _made_like_input(args: Sequence[Any], result: torch.Tensor) -> torch.Tensor:
-    """native/Loss.cpp `mse_loss`, native/Im2Col.cpp, native/Col2Im.cpp.
+    """native/Loss.cpp `mse_loss`, `smooth_l1_loss`, native/Im2Col.cpp, native/Col2Im.cpp.
 
     They make a tensor of their input's size and shrink it to the result, which keeps the larger storage.
     """
     count = max(args[0].numel(), result.numel())
     storage = torch.empty((count,), dtype=result.dtype, device=result.device)
     return storage.as_strided(result.shape, result.stride())
+
+
+def _cross_entropy(args: Sequence[Any], result: torch.Tensor) -> torch.Tensor:
+    """native/Loss.cpp `binary_cross_entropy`: as `mse_loss`, where it reduces."""
+    if result.shape == args[0].shape:
+        return _like_first(args, result)
+    return _made_like_input(args, result)
+
+
+def _cross_entropy_backward(args: Sequence[Any], result: torch.Tensor) -> torch.Tensor:
+    """native/Loss.cpp `binary_cross_entropy_backward`: follows the input, not the gradient."""
+    return _like_first(args[1:], result)
 
 
 #: Laid out as their argument, unless told otherwise.
@@ -200,6 +234,20 @@ _RULES: Mapping[OpOverload, Callable[[Sequence[Any], torch.Tensor], torch.Tensor
     aten.linalg_vector_norm.default: _contiguous,
     aten.convolution.default: _convolution,
     aten.mse_loss.default: _made_like_input,
+    aten.mse_loss_backward.default: _contiguous,
+    aten.smooth_l1_loss.default: _made_like_input,
+    aten.smooth_l1_loss_backward.default: _contiguous,
+    aten.huber_loss_backward.default: _contiguous,
+    aten.binary_cross_entropy.default: _cross_entropy,
+    aten.binary_cross_entropy_backward.default: _cross_entropy_backward,
+    aten.glu_backward.default: _contiguous,
+    aten.rrelu_with_noise.default: _contiguous,
+    aten.rrelu_with_noise_backward.default: _rrelu_backward,
+    aten.roll.default: _rolled,
+    aten.channel_shuffle.default: _resized,
+    aten.native_channel_shuffle.default: _resized,
+    aten.reflection_pad2d_backward.default: _padded_backward,
+    aten.replication_pad2d_backward.default: _padded_backward,
     aten.im2col.default: _made_like_input,
     aten.col2im.default: _made_like_input,
     aten._scaled_dot_product_flash_attention_for_cpu.default: _like_first,

@@ -17,7 +17,14 @@ aten = torch.ops.aten
 
 #: Elementwise operators that carry no tag.
 _UNTAGGED = frozenset(
-    {aten.hardswish.default, aten.hardswish_backward.default, aten.hardtanh_backward.default}
+    {
+        aten.elu_backward.default,
+        aten.hardsigmoid_backward.default,
+        aten.hardswish.default,
+        aten.hardswish_backward.default,
+        aten.hardtanh_backward.default,
+        aten.softplus_backward.default,
+    }
 )
 
 #: Tagged, but made by other means than TensorIterator's.

@@ -7,10 +7,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from tensile_db.capture.optimizers import configure
-from tensile_db.capture.train_step import capture_train_step
-from tensile_db.errors import InvalidRequest
 from tests.unit.capture.eager import CLASSES, assert_model_bitwise
+from tests.unit.capture.refusals import refusal
 
 
 class Checkpointed(nn.Module):
@@ -84,20 +82,6 @@ class Detached(nn.Linear):
 
     def forward(self, rows):
         return super().forward(rows).detach()
-
-
-def refusal(model, dtype=torch.float32):
-    with pytest.raises(InvalidRequest) as caught:
-        capture_train_step(
-            model,
-            batch_shape=(4, 6),
-            target="classes",
-            optimizer=configure("sgd"),
-            features_dtype=dtype,
-            architecture="mine",
-        )
-    assert caught.value.hint
-    return caught.value.message
 
 
 @pytest.mark.slow
@@ -275,3 +259,79 @@ def test_sparse_gradients_are_refused():
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script.*")
 def test_what_cannot_be_trained_is_refused_in_a_sentence(model, told):
     assert refusal(model()) == f'architecture "mine" {told}'
+
+
+class Seeded(nn.Linear):
+    """Draws numbers from a generator of its own."""
+
+    def __init__(self):
+        super().__init__(6, CLASSES)
+        self.generator = torch.Generator().manual_seed(3)
+
+    def forward(self, rows):
+        return super().forward(rows + torch.rand(rows.shape, generator=self.generator))
+
+
+class Aside(nn.Linear):
+    """Takes gradients of its own before the step's are taken."""
+
+    def forward(self, rows):
+        super().forward(rows.detach()).sum().backward()
+        return super().forward(rows)
+
+
+class Thawing(nn.Linear):
+    """Begins to train its bias in the forward pass."""
+
+    def __init__(self):
+        super().__init__(6, CLASSES)
+        self.bias.requires_grad_(False)
+
+    def forward(self, rows):
+        self.bias.requires_grad_(True)
+        return super().forward(rows)
+
+
+def held(tensor):
+    """Return a network with this buffer."""
+    network = nn.Linear(6, CLASSES)
+    network.register_buffer("held", tensor)
+    return network
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        (Seeded, "draws random numbers from a generator of its own"),
+        (lambda: Aside(6, CLASSES), "adds to a gradient of weight by backward()"),
+        (Thawing, "begins to train bias in its forward pass"),
+        (lambda: held(torch.eye(3).to_sparse()), "has held, which is torch.sparse_coo"),
+        (
+            lambda: held(torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)),
+            "has held, which is quantized",
+        ),
+        (lambda: held(torch.ones(3, device="meta")), "has held, which is without values"),
+    ],
+)
+def test_what_a_captured_step_does_not_have_is_refused(model, told):
+    assert refusal(model()).startswith(f'architecture "mine" {told}')
+
+
+class Cast(nn.Linear):
+    """Uses a weight twice in a region of autocast."""
+
+    def __init__(self):
+        super().__init__(6, 6)
+        self.head = nn.Linear(6, CLASSES)
+
+    def forward(self, rows):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            twice = super().forward(super().forward(rows))
+        return self.head(twice.float())
+
+
+@pytest.mark.slow
+def test_a_region_of_autocast_casts_a_weight_once_as_eagers_does():
+    torch.manual_seed(0)
+    assert_model_bitwise(Cast(), (8, 6), "momentum")
