@@ -62,7 +62,7 @@ def simulated(name: str, bench: str) -> DeviceSpec:
     if is_here(name):
         raise InvalidRequest(
             f"bench {bench} does not run on {name}: it simulates a machine of the papers",
-            hint="Name a machine to simulate, e.g. --device sim:p100; python -m"
-            f" bench.{bench if bench in _ON_CPU else 'sharing'} runs jobs on the cpu device.",
+            hint="Name a machine to simulate, e.g. --device sim:p100"
+            + (f"; python -m bench.{bench} runs jobs on the cpu device." if bench in _ON_CPU else "."),
         )
     return find_machine(name)

@@ -20,6 +20,7 @@ _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 
 #: A small file can hold a huge image: 64 Mi pixels take 192 MiB when decoded.
 _MAX_PIXELS = 64 * 2**20
+_TOO_LARGE_HINT = "Make it smaller, or leave such rows out by a view."
 
 #: Modes of Pillow whose pixels are grey.
 _GREY = frozenset({"1", "L", "LA", "La", "I", "F", "I;16", "I;16B", "I;16L", "I;16N"})
@@ -109,19 +110,17 @@ def _opened(data: bytes) -> Iterator[Image.Image]:
             if image.width * image.height > _MAX_PIXELS:
                 raise UndecodableImage(
                     f"is an image of {image.width:,} x {image.height:,} pixels, more than {_MAX_PIXELS:,}",
-                    hint="Make it smaller, or leave such rows out by a view.",
+                    hint=_TOO_LARGE_HINT,
                 )
             yield image
     except UnidentifiedImageError:
         raise _unidentified(data) from None
-    except (
-        OSError,
-        ValueError,
-        SyntaxError,
-        EOFError,
-        Image.DecompressionBombError,
-        Image.DecompressionBombWarning,
-    ) as error:
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        # Pillow's own limit is larger, and it does not tell the size.
+        raise UndecodableImage(
+            f"is an image of more than {_MAX_PIXELS:,} pixels", hint=_TOO_LARGE_HINT
+        ) from None
+    except (OSError, ValueError, SyntaxError, EOFError) as error:
         # Pillow's decoders raise any of these for damaged files.
         raise UndecodableImage(f"is a damaged image: {error}", hint=_DAMAGED_HINT) from error
 

@@ -27,7 +27,7 @@ def require_committed(session: Session, job: int) -> None:
 
     Raises WrongState, and UndefinedModel where the caller has no such job.
     """
-    status = read_status(session, job)
+    # First, for a transaction with a snapshot of its own asks for the status where nothing of it is seen.
     if session.value(_IS_CHANGED, job=("bigint", job)):
         if _is_unseen(session, job):
             raise WrongState(
@@ -39,6 +39,7 @@ def require_committed(session: Session, job: int) -> None:
             f"job {job} was changed by this transaction, and its worker waits for that to be committed",
             hint="COMMIT between what pauses, resumes, cancels or moves a job and tensile_wait.",
         )
+    status = read_status(session, job)
     if status["state"] in ENDED or (status["state"] == "running" and status["phase"] != "reading"):
         return
     if session.value(

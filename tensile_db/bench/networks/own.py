@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from tensile_db.bench.networks.workloads import Workload
-from tensile_db.capture.networks.traceable import constants
+from tensile_db.capture.networks.kept_tensors import constants
 from tensile_db.capture.outputs import described
 from tensile_db.capture.trace import Layout, Trace, trace_step
 from tensile_db.errors import InvalidRequest
@@ -116,7 +116,7 @@ def _workload(name: str, network: nn.Module, row: torch.Tensor, *, build: _Make)
 
 def _require_all_on_host(trace: Trace, name: str) -> None:
     """Raise InvalidRequest where the network keeps a constant elsewhere, which a trace may not mind."""
-    for constant in constants(trace.module):
+    for _, constant in constants(trace.module):
         if constant.device.type != "cpu":
             raise InvalidRequest(
                 f'network "{name}" keeps a tensor on {constant.device}', hint="Register it as a buffer."

@@ -14,7 +14,10 @@ def markdown(document: dict[str, Any]) -> str:
     rows: list[list[object]] = []
     for row in document["rows"]:
         ours, theirs = row["policies"], papers.get(row["network"], {})
-        base, their_base = ours.get("vanilla", {}).get("largest"), theirs.get("vanilla")
+        # Where eager had no end of sizes either, nothing is a known multiple of what fits.
+        eager = ours.get("vanilla", {})
+        base = None if eager.get("most") else eager.get("largest")
+        their_base = theirs.get("vanilla")
         for policy, found in ours.items():
             size, their_size = found["largest"], theirs.get(policy)
             rows.append(
@@ -22,7 +25,7 @@ def markdown(document: dict[str, Any]) -> str:
                     title_of(row["network"]),
                     policy,
                     _size(found),
-                    _ratio(size, base),
+                    _or_more(_ratio(size, base), found),
                     None if size is None else found["eor"],
                     their_size if policy in theirs and their_size is not None else _absent(theirs, policy),
                     _ratio(their_size, their_base),
@@ -51,7 +54,11 @@ def markdown(document: dict[str, Any]) -> str:
 def _size(found: Mapping[str, Any]) -> object:
     if found["largest"] is None:
         return found.get("refused", "does not fit")
-    return f"{found['largest']} or more" if found.get("most") else found["largest"]
+    return _or_more(found["largest"], found)
+
+
+def _or_more(figure: object, found: Mapping[str, Any]) -> object:
+    return figure if figure is None or not found.get("most") else f"{figure} or more"
 
 
 def _made_by_others(document: dict[str, Any]) -> list[str]:

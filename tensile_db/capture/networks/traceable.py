@@ -37,10 +37,8 @@ def require_traceable(model: nn.Module, architecture: str | None) -> None:
             hint="Tell their sizes, as nn.Linear instead of nn.LazyLinear does.",
         )
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
-            kind = (
-                "without values" if tensor.is_meta else "quantized" if tensor.is_quantized else tensor.layout
-            )
+        if tensor.layout != torch.strided or tensor.is_quantized:
+            kind = "quantized" if tensor.is_quantized else tensor.layout
             raise InvalidRequest(
                 f"{named(architecture)} has {name}, which is {kind}, and cannot be captured",
                 hint="Let its parameters and buffers be dense tensors of numbers.",

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from tensile_db.capture.networks.traceable import constants
+from tensile_db.capture.networks.kept_tensors import constants
 from tensile_db.capture.trace import TracedStep
 
 #: Of all traces that are kept together, some 5 kB each; DenseNet-121's training has 4,252.

@@ -171,6 +171,19 @@ def test_who_waits_for_a_job_that_its_own_transaction_has_changed_is_told(site, 
     )
 
 
+@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
+def test_who_waits_for_a_job_that_its_own_transaction_has_submitted_is_told(site, level):
+    with site.connect("alice", autocommit=False) as connection:
+        connection.execute(f"SET TRANSACTION ISOLATION LEVEL {level}")
+        (job,) = connection.execute(SUBMIT).fetchone().values()
+        found = refusal_within(connection, f"SELECT * FROM tensile_wait({job}, timeout => 1)")
+    assert found == (
+        "55000",
+        f"job {job} was submitted by this transaction, and no worker sees it before that is committed",
+        "COMMIT between tensile_submit and tensile_wait, or call tensile_train.",
+    )
+
+
 def test_what_was_rolled_back_or_changes_another_job_keeps_nobody_from_waiting(site):
     job, other = (site.value(SUBMIT, role="alice") for _ in range(2))
     with site.connect("alice", autocommit=False) as connection:

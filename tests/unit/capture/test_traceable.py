@@ -311,7 +311,6 @@ def held(tensor):
             lambda: held(torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)),
             "has held, which is quantized",
         ),
-        (lambda: held(torch.ones(3, device="meta")), "has held, which is without values"),
     ],
 )
 def test_what_a_captured_step_does_not_have_is_refused(model, told):

@@ -72,6 +72,13 @@ def test_a_huge_image_in_a_small_file_is_not_decoded():
             look(data)
 
 
+def test_an_image_that_pillow_would_not_open_is_refused_as_too_large():
+    data = _encoded(np.zeros((14000, 14000), bool))
+    with pytest.raises(UndecodableImage, match="is an image of more than 67,108,864 pixels") as refusal:
+        decode(data)
+    assert refusal.value.hint.startswith("Make it smaller")
+
+
 def test_an_image_is_probed_without_its_pixels():
     whole = _encoded(np.zeros((5, 7, 3), np.uint8))
     assert probe(whole[:45]) == (5, 7, 3)
