@@ -77,7 +77,8 @@ def _names_of(kept: Iterable[str]) -> Mapping[str, str]:
 
 def _replace(file: Path, data: bytes) -> None:
     """Put a file in the place of what is there, and with its rights."""
-    part = file.with_name(f"{file.name}.part")
+    # Its own, for another one may write there, too.
+    part = file.with_name(f"{file.name}.{os.getpid()}.part")
     try:
         part.write_bytes(data)
         if file.exists():
