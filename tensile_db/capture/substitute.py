@@ -7,6 +7,7 @@ Differs: torch.func.functional_call, which does not restore modules that are sha
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -47,7 +48,9 @@ def substituted(
     rebound: list[Rebound] = []
     own = dict(model.named_parameters()) | dict(model.named_buffers())
     replacement = {id(tensor): values[name] for name, tensor in own.items()}
+    names = {id(value): name for name, value in values.items()}
     storages = {name: storage_key(value) for name, value in values.items()}
+    trained = {storages[name] for name, value in values.items() if value.requires_grad}
     saved = [
         (module, dict(module.__dict__), dict(module._parameters), dict(module._buffers))
         for module in model.modules()
@@ -57,32 +60,25 @@ def substituted(
             module._parameters.update(_replaced(parameters, replacement))  # type: ignore[arg-type] # no Parameters
             module._buffers.update(_replaced(buffers, replacement))
         yield rebound
-        names = {id(value): name for name, value in values.items()}
         for name, value in values.items():
             if storage_key(value) != storages[name]:
                 raise _refusal(architecture, name, "other memory")
-        bound_anew: list[tuple[torch.Tensor, torch.Tensor]] = []
+        copied: list[tuple[torch.Tensor, torch.Tensor]] = []
         for module, attributes, parameters, buffers in saved:
             for name, value in _replaced(parameters, replacement).items():
                 if module._parameters.get(name) is not value:
                     raise _refusal(architecture, names[id(value)], "another tensor")
-            for name, value in _replaced(buffers, replacement).items():
-                bound = module._buffers.get(name)
-                if bound is None or bound is value:
-                    continue
+            for name, value, bound in _buffers_bound_anew(module, _replaced(buffers, replacement)):
                 if bound.shape != value.shape:
-                    rebound.append(Rebound(name, True, value, bound))
+                    rebound.append(Rebound(name, is_buffer=True, before=value, after=bound))
                 elif bound.dtype != value.dtype:
                     raise _refusal(architecture, names[id(value)], f"a tensor of {bound.dtype}")
+                elif storage_key(bound) in trained:
+                    raise _refusal(architecture, names[id(value)], "a parameter's memory")
                 else:
-                    bound_anew.append((value, bound))
-            for name, before in (*attributes.items(), *buffers.items()):
-                is_buffer = name in buffers
-                after = module._buffers.get(name) if is_buffer else module.__dict__.get(name)
-                had = before is None if is_buffer else isinstance(before, torch.Tensor)
-                if had and isinstance(after, torch.Tensor) and after is not before:
-                    rebound.append(Rebound(name, is_buffer, before, after))
-        _copy(bound_anew, frozenset(storages.values()))
+                    copied.append((value, bound))
+            rebound += _others_bound_anew(module, attributes, buffers)
+        _copy(copied, frozenset(storages.values()))
     finally:
         for module, attributes, parameters, buffers in saved:
             module._parameters.clear()
@@ -91,6 +87,30 @@ def substituted(
             module._buffers.update(buffers)
             module.__dict__.clear()
             module.__dict__.update(attributes)
+
+
+def _buffers_bound_anew(
+    module: nn.Module, values: Mapping[str, torch.Tensor]
+) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+    """Yield the buffers that no longer are their values, by the module's own names, and what they are."""
+    for name, value in values.items():
+        bound = module._buffers.get(name)
+        if bound is not None and bound is not value:
+            yield name, value, bound
+
+
+def _others_bound_anew(
+    module: nn.Module, attributes: Mapping[str, Any], buffers: Mapping[str, torch.Tensor | None]
+) -> Iterator[Rebound]:
+    """Yield the plain attributes that are another tensor than before, and the buffers that were none."""
+    for name, before in attributes.items():
+        after = module.__dict__.get(name)
+        if isinstance(before, torch.Tensor) and isinstance(after, torch.Tensor) and after is not before:
+            yield Rebound(name, is_buffer=False, before=before, after=after)
+    for name, none in buffers.items():
+        bound = module._buffers.get(name)
+        if none is None and bound is not None:
+            yield Rebound(name, is_buffer=True, before=None, after=bound)
 
 
 def _copy(bound: Sequence[tuple[torch.Tensor, torch.Tensor]], storages: Collection[StorageKey]) -> None:

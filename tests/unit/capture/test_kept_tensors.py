@@ -170,6 +170,12 @@ def rounded(network, rows):
     return made
 
 
+def aliased(network, rows):
+    made = rows * network.seen
+    network.seen = network.inner.weight.detach()[0]
+    return made
+
+
 def rebound(network, rows):
     network.inner.weight = nn.Parameter(network.inner.weight.detach() * 0.9)
     return rows
